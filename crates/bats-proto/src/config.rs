@@ -1,0 +1,157 @@
+//! What the user of an endpoint decides: identity and trust, mode, limits, congestion control.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+/// How a connection treats messages; the numbers are part of the API and travel in the handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// BRTP: reliable, ordered messages.
+    #[default]
+    Brtp = 1,
+}
+
+/// Which congestion controller a connection starts with.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum CongestionAlgorithm {
+    /// Model-based control that does not take random loss for congestion.
+    #[default]
+    Bbr,
+    /// A constant pacing rate in bits per second of UDP payload, whatever the network says.
+    FixedRate {
+        /// UDP payload bits per second.
+        bits_per_second: u64,
+    },
+    /// No control at all: only for closed networks and measurements on loopback.
+    None,
+}
+
+/// What the redundancy of a connection favours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Goal {
+    /// Hide losses from the application, at the price of a few per cent of the rate.
+    Latency,
+    /// Little waste in bulk, strong protection of message ends.
+    #[default]
+    Balanced,
+    /// Least waste; losses may cost a round trip.
+    Throughput,
+}
+
+/// Limits and behaviour of a connection; both ends have their own.
+#[derive(Clone, Debug)]
+pub struct TransportConfig {
+    /// Mode asked for by a client; a server takes the client's if it allows it.
+    pub mode: Mode,
+    /// Congestion controller of this end's sending direction.
+    pub congestion: CongestionAlgorithm,
+    /// One knob for the redundancy.
+    pub goal: Goal,
+    /// Largest message in bytes that this end accepts, at most 64 MiB.
+    pub max_message_size: usize,
+    /// Memory in bytes for unacknowledged and queued data of this end; never exceeded.
+    pub send_budget: usize,
+    /// Memory in bytes for received data that the application has not taken; the credit given to
+    /// the peer never promises more.
+    pub receive_budget: usize,
+    /// Silence after which the connection ends. Both ends' values count, the smaller wins.
+    pub idle_timeout: Duration,
+    /// Interval of keep-alive packets, `None` for none.
+    pub keep_alive: Option<Duration>,
+    /// Largest UDP payload in octets to try by path MTU discovery.
+    pub max_udp_payload: u16,
+    /// Packets sealed with one key before the key is updated; clamped to the AEAD's limit.
+    pub key_update_packets: u64,
+}
+
+impl Default for TransportConfig {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Brtp,
+            congestion: CongestionAlgorithm::Bbr,
+            goal: Goal::Balanced,
+            max_message_size: 64 << 20,
+            send_budget: 128 << 20,
+            receive_budget: 192 << 20,
+            idle_timeout: Duration::from_secs(30),
+            keep_alive: None,
+            max_udp_payload: 1472,
+            key_update_packets: 1 << 22,
+        }
+    }
+}
+
+/// Certificate chain and private key of an endpoint, DER.
+#[derive(Clone)]
+pub struct Identity {
+    /// X.509 certificates, end entity first.
+    pub certificate_chain: Vec<Vec<u8>>,
+    /// PKCS#8 private key.
+    pub private_key: Vec<u8>,
+}
+
+impl core::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Identity").field("certificates", &self.certificate_chain.len()).finish()
+    }
+}
+
+/// Whom a client believes.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum PeerTrust {
+    /// Certificate authorities, DER; the server's name is checked.
+    Authorities(Vec<Vec<u8>>),
+    /// SHA-256 fingerprints of the peer's end-entity certificate.
+    Fingerprints(Vec<[u8; 32]>),
+    /// Anyone. Encrypted, but an active attacker can sit in the middle.
+    DangerousAcceptAny,
+}
+
+/// Which security a connection uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Security {
+    /// TLS 1.3 through rustls.
+    #[default]
+    Tls,
+    /// No security: a deterministic stand-in for the simulator and for fuzzing, with checksums in
+    /// place of tags. An endpoint accepts it only if it is configured with it itself.
+    DangerousPlain,
+}
+
+/// Configuration of the connections that this endpoint opens.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Whom to believe.
+    pub trust: PeerTrust,
+    /// Own certificate, if the server asks for one.
+    pub identity: Option<Identity>,
+    /// Limits and behaviour.
+    pub transport: Arc<TransportConfig>,
+}
+
+/// Configuration of the connections that this endpoint accepts.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Own certificate and key.
+    pub identity: Identity,
+    /// Limits and behaviour.
+    pub transport: Arc<TransportConfig>,
+    /// Half-open connections from which on a client must first prove its address by a retry
+    /// token; 0 asks everyone.
+    pub retry_threshold: usize,
+    /// Connections open at once; more are refused.
+    pub max_connections: usize,
+}
+
+/// Configuration of an endpoint.
+#[derive(Clone, Debug, Default)]
+pub struct EndpointConfig {
+    /// TLS or the simulator's stand-in.
+    pub security: Security,
+    /// Present if the endpoint accepts connections.
+    pub server: Option<ServerConfig>,
+}

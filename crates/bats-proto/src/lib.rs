@@ -1,0 +1,31 @@
+//! The OpenBATS protocol core: wire format, security, link, flow, session and congestion control,
+//! without sockets, clocks or threads.
+//!
+//! Everything is driven by [`Endpoint::handle`] and [`Endpoint::poll`]: one `handle`, then `poll`
+//! until it answers [`Output::Timeout`]. Time and randomness come in as arguments, so that the
+//! same core runs on real sockets and in virtual time.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod congestion;
+pub mod connection;
+pub mod crypto;
+pub mod endpoint;
+pub mod error;
+pub mod event;
+pub mod flow;
+pub mod handshake;
+pub mod link;
+pub mod session;
+pub mod stats;
+pub mod wire;
+
+pub use bats_types::Timestamp;
+pub use config::{
+    ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, Mode, PeerTrust,
+    ServerConfig, TransportConfig,
+};
+pub use endpoint::{ConnectionHandle, Endpoint, Input, Output, Received, Transmit};
+pub use error::{CloseReason, ConnectError, SendError};
+pub use event::Event;
+pub use stats::{ConnectionStats, EndpointStats};

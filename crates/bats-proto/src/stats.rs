@@ -1,0 +1,103 @@
+//! What can be seen of a connection: one sample, plain numbers with units in their names.
+
+use core::time::Duration;
+
+use bats_types::Timestamp;
+
+/// A sample of a connection's state and its counters since the start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ConnectionStats {
+    /// When the sample was taken.
+    pub time: Timestamp,
+    /// When the handshake was done.
+    pub established: Option<Timestamp>,
+    /// Name of the congestion controller's state.
+    pub controller_state: &'static str,
+    /// Congestion window in bytes of UDP payload.
+    pub cwnd_bytes: u64,
+    /// Bytes sent, neither acknowledged nor declared lost.
+    pub in_flight_bytes: u64,
+    /// Pacing rate in bits per second of UDP payload; `u64::MAX` when unpaced.
+    pub pacing_bps: u64,
+    /// Estimate of the link's rate in bits per second of UDP payload.
+    pub delivery_bps: u64,
+    /// Smoothed round-trip time.
+    pub smoothed_rtt: Duration,
+    /// Minimum round-trip time.
+    pub min_rtt: Duration,
+    /// One-way delay of the forward path above its minimum.
+    pub queue_delay: Duration,
+    /// Loss of the forward path before repair, 0 to 1.
+    pub loss_estimate: f64,
+    /// Burst factor of that loss, 1 for independent losses.
+    pub burst_factor: f64,
+    /// Source symbols per coded packet sent, 0 to 1.
+    pub code_rate: f64,
+    /// Largest UDP payload known to pass.
+    pub path_mtu: u16,
+    /// UDP payload bytes and packets sent.
+    pub bytes_sent: u64,
+    /// Packets sent.
+    pub packets_sent: u64,
+    /// UDP payload bytes received and authenticated.
+    pub bytes_received: u64,
+    /// Packets received and authenticated.
+    pub packets_received: u64,
+    /// Packets that the link declared lost.
+    pub packets_lost: u64,
+    /// Packets declared lost that arrived after all.
+    pub packets_spuriously_lost: u64,
+    /// Packets sent with fresh source symbols.
+    pub source_packets_sent: u64,
+    /// Repair packets sent before the peer asked.
+    pub proactive_packets_sent: u64,
+    /// Repair packets sent because the peer reported missing rank.
+    pub top_up_packets_sent: u64,
+    /// Coded packets received.
+    pub coded_packets_received: u64,
+    /// Coded packets received that brought nothing new.
+    pub wasted_packets_received: u64,
+    /// Source symbols recovered by decoding.
+    pub symbols_decoded: u64,
+    /// Application messages and bytes accepted by `send`.
+    pub messages_sent: u64,
+    /// Application bytes accepted by `send`.
+    pub message_bytes_sent: u64,
+    /// Messages delivered by `recv`, in order.
+    pub messages_received: u64,
+    /// Application bytes that became deliverable in order (taken or not).
+    pub message_bytes_received: u64,
+    /// Bytes held for sending now.
+    pub send_buffer_bytes: u64,
+    /// Bytes held of received data now.
+    pub receive_buffer_bytes: u64,
+    /// Packets that failed authentication.
+    pub packets_forged: u64,
+    /// Packets whose number had been seen before or was too old to tell.
+    pub packets_replayed: u64,
+    /// Packets that were authentic and malformed.
+    pub packets_malformed: u64,
+    /// Key updates done by either side.
+    pub key_updates: u64,
+    /// Probe time-outs: times the sender had to speak up because nothing was heard.
+    pub probe_timeouts: u64,
+    /// CE marks reported by the peer.
+    pub ecn_ce: u64,
+}
+
+/// Counters of an endpoint for datagrams that belong to no connection, and of its handshakes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointStats {
+    /// Datagrams handed in.
+    pub datagrams_received: u64,
+    /// Datagrams that could not be parsed or belonged to no connection.
+    pub datagrams_dropped: u64,
+    /// Handshakes begun by peers.
+    pub handshakes_started: u64,
+    /// Connections refused because of a limit.
+    pub connections_refused: u64,
+    /// Retry packets sent.
+    pub retries_sent: u64,
+    /// Version negotiation packets sent.
+    pub version_negotiations_sent: u64,
+}
