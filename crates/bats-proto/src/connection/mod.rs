@@ -1,1 +1,363 @@
-//! connection
+//! One connection: joins handshake, link, flow and session, and keeps their clocks.
+//!
+//! The order of work is the same everywhere: an input changes the parts, then [`Connection::poll`]
+//! asks them what is to be sent, in order of urgency, until only a time-out is left.
+
+mod control;
+mod deadlines;
+mod fragments;
+mod protection;
+mod receive;
+mod setup;
+mod state;
+mod transmit;
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bats_types::Timestamp;
+use bytes::Bytes;
+use rand_chacha::ChaCha8Rng;
+
+use crate::config::{Mode, TransportConfig};
+use crate::congestion::{Controller, Pacer};
+use crate::error::{CloseReason, SendError};
+use crate::event::Event;
+use crate::flow::{FlowReceiver, FlowSender};
+use crate::handshake::Handshake;
+use crate::link::mtu::MtuDiscovery;
+use crate::link::received::ReceivedPackets;
+use crate::link::rtt::RttEstimator;
+use crate::link::sent::SentPackets;
+use crate::session::{Reassembly, SendQueue};
+use crate::stats::ConnectionStats;
+use crate::wire::short_header::PacketKind;
+
+use control::PendingControl;
+use deadlines::Deadlines;
+use fragments::FragmentAssembly;
+use protection::PacketProtection;
+use state::State;
+
+pub(crate) use setup::Setup;
+
+/// Least and most time that an acknowledgement is held back; between them a 32nd of the
+/// round-trip time, so that a rate change shows within a small part of a round.
+const MIN_ACK_DELAY: Duration = Duration::from_micros(500);
+const MAX_ACK_DELAY: Duration = Duration::from_millis(4);
+
+/// Which end of the connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Client,
+    Server,
+}
+
+/// The data half of a connection, there once the peer's parameters are known.
+#[derive(Debug)]
+struct Streams {
+    outgoing: FlowSender,
+    incoming: FlowReceiver,
+    queue: SendQueue,
+    reassembly: Reassembly,
+    /// Complete messages that the application has not taken.
+    inbox: VecDeque<Bytes>,
+    inbox_bytes: usize,
+    /// Largest message that the peer accepts.
+    peer_max_message: usize,
+    /// Largest symbol that both ends agreed on.
+    max_symbol_size: usize,
+}
+
+/// Counters of a connection that no part keeps itself.
+#[derive(Debug, Default)]
+struct Counters {
+    established: Option<Timestamp>,
+    bytes_sent: u64,
+    packets_sent: u64,
+    bytes_received: u64,
+    packets_received: u64,
+    forged: u64,
+    replayed: u64,
+    malformed: u64,
+    probe_timeouts: u64,
+    messages_sent: u64,
+    message_bytes_sent: u64,
+    messages_received: u64,
+    message_bytes_received: u64,
+}
+
+/// Acknowledgements that arrived without a rate sample; their sums go into the next one.
+#[derive(Debug, Default)]
+struct PendingSample {
+    acked_bytes: u64,
+    acked_packets: u64,
+    lost_bytes: u64,
+    lost_packets: u64,
+    ce_packets: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    role: Role,
+    config: Arc<TransportConfig>,
+    rng: ChaCha8Rng,
+    state: State,
+    remote: SocketAddr,
+    local_ip: Option<IpAddr>,
+    local_cid: [u8; 4],
+    remote_cid: [u8; 4],
+    code_seed: u64,
+
+    handshake: Handshake,
+    protection: Option<PacketProtection>,
+    /// Octets received and sent before the peer's address is proved (RFC 9000, section 8).
+    unvalidated_received: u64,
+    unvalidated_sent: u64,
+
+    sent: SentPackets,
+    received: ReceivedPackets,
+    rtt: RttEstimator,
+    mtu: MtuDiscovery,
+    controller: Box<dyn Controller>,
+    pacer: Pacer,
+    pending_sample: PendingSample,
+    /// The sender ran out of data (or credit) before it ran out of window.
+    app_limited: bool,
+    /// CE marks seen here, and reported by the peer.
+    ce_received: u64,
+    ce_reported: u64,
+
+    streams: Option<Streams>,
+    fragments: FragmentAssembly,
+    next_fragment_id: u64,
+
+    control: PendingControl,
+    deadlines: Deadlines,
+    probe_count: u32,
+    /// Packets that may leave now regardless of window and pacing.
+    probes_allowed: u32,
+    last_received_at: Timestamp,
+    last_sent_at: Timestamp,
+    idle_timeout: Duration,
+
+    /// A packet that was made but did not fit the burst; leaves first next time.
+    stash: Vec<u8>,
+    /// The coded payload at hand.
+    scratch: Vec<u8>,
+    /// `scratch` is too long for the path and must be split.
+    unsplit: Option<PacketKind>,
+    ranges: Vec<(u64, u64)>,
+
+    events: VecDeque<Event>,
+    readable_told: bool,
+    writable_wanted: bool,
+    acknowledged_told: bool,
+    counters: Counters,
+}
+
+impl Connection {
+    /// Takes a message; see [`crate::Endpoint::send`].
+    pub(crate) fn send(&mut self, message: Bytes) -> Result<(), SendError> {
+        if !self.state.is_open() {
+            return Err(SendError::Closed);
+        }
+        let Some(streams) = &mut self.streams else {
+            self.writable_wanted = true;
+            return Err(SendError::Blocked(message));
+        };
+        if streams.queue.is_finished() {
+            return Err(SendError::Finished);
+        }
+        if message.len() > streams.peer_max_message {
+            return Err(SendError::TooLarge { size: message.len(), limit: streams.peer_max_message });
+        }
+        let held = streams.queue.bytes_held() + streams.outgoing.bytes_held();
+        // One message larger than the budget may pass when nothing else is held, so that every
+        // message the peer accepts can be sent at all.
+        if held > 0 && held + message.len() > self.config.send_budget {
+            self.writable_wanted = true;
+            return Err(SendError::Blocked(message));
+        }
+        self.counters.messages_sent += 1;
+        self.counters.message_bytes_sent += message.len() as u64;
+        streams.queue.push(message);
+        self.acknowledged_told = false;
+        Ok(())
+    }
+
+    /// Marks the end of the messages; see [`crate::Endpoint::finish`].
+    pub(crate) fn finish(&mut self) -> Result<(), SendError> {
+        match &mut self.streams {
+            Some(streams) if self.state.is_open() => {
+                streams.queue.finish();
+                self.acknowledged_told = false;
+                Ok(())
+            }
+            _ => Err(SendError::Closed),
+        }
+    }
+
+    /// Next message in order; see [`crate::Endpoint::recv`].
+    pub(crate) fn recv(&mut self, now: Timestamp) -> Option<Bytes> {
+        let streams = self.streams.as_mut()?;
+        let Some(message) = streams.inbox.pop_front() else {
+            self.readable_told = false;
+            return None;
+        };
+        streams.inbox_bytes -= message.len();
+        self.update_credit(now);
+        Some(message)
+    }
+
+    /// Whether the peer has finished and every message was taken.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.streams.as_ref().is_some_and(|s| s.reassembly.is_finished() && s.inbox.is_empty())
+    }
+
+    /// Ends the connection from this side.
+    pub(crate) fn close(&mut self, now: Timestamp, code: u64, reason: &str) {
+        self.begin_close(now, true, code, reason, CloseReason::Local);
+    }
+
+    fn begin_close(
+        &mut self,
+        now: Timestamp,
+        application: bool,
+        code: u64,
+        text: &str,
+        reason: CloseReason,
+    ) {
+        if !self.state.is_open() {
+            return;
+        }
+        self.control.close = Some((application, code, text.to_owned()));
+        let linger = self.rtt.probe_timeout(MAX_ACK_DELAY) * 3;
+        self.state.close(now + linger);
+        self.events.push_back(Event::Closed(reason));
+    }
+
+    /// Ends the connection without a word to the peer.
+    fn vanish(&mut self, reason: CloseReason) {
+        if self.state.is_open() {
+            self.events.push_back(Event::Closed(reason));
+        }
+        self.state.die();
+    }
+
+    /// Whether nothing is left to be done and the connection can be forgotten.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.state.is_dead() && self.events.is_empty()
+    }
+
+    pub(crate) fn is_established(&self) -> bool {
+        self.counters.established.is_some()
+    }
+
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    pub(crate) fn peer_fingerprint(&self) -> Option<[u8; 32]> {
+        self.handshake.peer_fingerprint()
+    }
+
+    pub(crate) fn pop_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// How long acknowledgements are held back here.
+    fn ack_interval(&self) -> Duration {
+        (self.rtt.min() / 32).clamp(MIN_ACK_DELAY, MAX_ACK_DELAY)
+    }
+
+    fn probe_interval(&self) -> Duration {
+        self.rtt.probe_timeout(MAX_ACK_DELAY)
+    }
+
+    /// Tells the application what changed for it.
+    fn update_application(&mut self) {
+        let Some(streams) = &mut self.streams else { return };
+        let readable = !streams.inbox.is_empty() || streams.reassembly.is_finished();
+        if readable && !self.readable_told {
+            self.readable_told = true;
+            self.events.push_back(Event::Readable);
+        }
+        let held = streams.queue.bytes_held() + streams.outgoing.bytes_held();
+        if self.writable_wanted && held <= self.config.send_budget / 4 * 3 {
+            self.writable_wanted = false;
+            self.events.push_back(Event::Writable);
+        }
+        if !self.acknowledged_told && streams.queue.is_empty() && streams.outgoing.all_acknowledged()
+        {
+            self.acknowledged_told = true;
+            self.events.push_back(Event::AllAcknowledged);
+        }
+    }
+
+    /// A sample of everything that can be seen.
+    pub(crate) fn stats(&self, now: Timestamp) -> ConnectionStats {
+        let mut stats = ConnectionStats {
+            time: now,
+            established: self.counters.established,
+            controller_state: self.controller.state(),
+            cwnd_bytes: self.controller.window(),
+            in_flight_bytes: self.sent.bytes_in_flight(),
+            pacing_bps: self.controller.pacing_rate().saturating_mul(8),
+            delivery_bps: self.controller.bandwidth().saturating_mul(8),
+            smoothed_rtt: self.rtt.smoothed(),
+            min_rtt: self.rtt.min(),
+            queue_delay: self.controller.queue_delay(),
+            loss_estimate: self.sent.loss.estimate(),
+            burst_factor: self.sent.loss.burst_factor(),
+            code_rate: 1.0,
+            path_mtu: self.mtu.current(),
+            bytes_sent: self.counters.bytes_sent,
+            packets_sent: self.counters.packets_sent,
+            bytes_received: self.counters.bytes_received,
+            packets_received: self.counters.packets_received,
+            packets_lost: self.sent.lost,
+            packets_spuriously_lost: self.sent.spurious,
+            messages_sent: self.counters.messages_sent,
+            message_bytes_sent: self.counters.message_bytes_sent,
+            messages_received: self.counters.messages_received,
+            message_bytes_received: self.counters.message_bytes_received,
+            packets_forged: self.counters.forged,
+            packets_replayed: self.counters.replayed,
+            packets_malformed: self.counters.malformed,
+            probe_timeouts: self.counters.probe_timeouts,
+            ecn_ce: self.ce_reported,
+            ..ConnectionStats::default()
+        };
+        if let Some(protection) = &self.protection {
+            stats.key_updates = protection.updates();
+        }
+        if let Some(streams) = &self.streams {
+            let sender = streams.outgoing.counters();
+            stats.source_packets_sent = sender.source_packets;
+            stats.proactive_packets_sent = sender.proactive_packets;
+            stats.top_up_packets_sent = sender.top_up_packets;
+            let coded = sender.source_packets + sender.proactive_packets + sender.top_up_packets;
+            if coded > 0 {
+                stats.code_rate = sender.source_packets as f64 / coded as f64;
+            }
+            let receiver = streams.incoming.counters();
+            stats.coded_packets_received = receiver.coded_received;
+            stats.wasted_packets_received = receiver.wasted;
+            stats.symbols_decoded = receiver.symbols_decoded;
+            stats.send_buffer_bytes =
+                (streams.queue.bytes_held() + streams.outgoing.bytes_held()) as u64;
+            stats.receive_buffer_bytes = (streams.incoming.bytes_held()
+                + streams.reassembly.bytes_held()
+                + streams.inbox_bytes) as u64;
+        }
+        stats
+    }
+
+    /// Mode of the connection; only one exists yet, the peer's is checked in the handshake.
+    pub(crate) fn mode(&self) -> Mode {
+        self.config.mode
+    }
+}

@@ -2,13 +2,22 @@
 
 use core::net::{IpAddr, SocketAddr};
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
 use bats_types::Timestamp;
 use bytes::Bytes;
+use rand::{RngCore, SeedableRng};
+use rand_chacha::ChaCha20Rng;
+use rustc_hash::FxHashMap;
 
-use crate::config::{ClientConfig, EndpointConfig};
+use crate::config::{ClientConfig, EndpointConfig, ServerConfig};
+use crate::connection::{Connection, Role, Setup, local_parameters};
 use crate::error::{ConnectError, SendError};
 use crate::event::Event;
+use crate::handshake::{self, FirstPacket, Handshake, ServerCrypto, ServerStart};
 use crate::stats::{ConnectionStats, EndpointStats};
+use crate::wire::long_header::ORIGINAL_CID_LEN;
+use crate::wire::short_header;
 
 /// Names a connection of one endpoint; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,15 +72,59 @@ pub enum Output {
     Timeout(Option<Timestamp>),
 }
 
+/// Datagrams of answers to strangers (retries, version negotiation, refusals) that wait for the
+/// driver; more are dropped, the stranger will ask again.
+const MAX_STATELESS_ANSWERS: usize = 64;
+
 /// One UDP socket's worth of connections.
 #[derive(Debug)]
-pub struct Endpoint {}
+pub struct Endpoint {
+    config: EndpointConfig,
+    server: Option<ServerCrypto>,
+    rng: ChaCha20Rng,
+    connections: BTreeMap<ConnectionHandle, Box<Connection>>,
+    next_handle: u64,
+    by_cid: FxHashMap<[u8; 4], ConnectionHandle>,
+    /// Clients' first packets, until they have learnt our connection ID.
+    by_first: FxHashMap<(SocketAddr, [u8; ORIGINAL_CID_LEN]), ConnectionHandle>,
+    /// Connections that may have something to say, each at most once.
+    dirty: VecDeque<ConnectionHandle>,
+    is_dirty: BTreeSet<ConnectionHandle>,
+    timers: BTreeSet<(Timestamp, ConnectionHandle)>,
+    armed: BTreeMap<ConnectionHandle, Timestamp>,
+    half_open: BTreeSet<ConnectionHandle>,
+    answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
+    stats: EndpointStats,
+}
 
-#[expect(unused_variables, reason = "skeleton")]
 impl Endpoint {
     /// An endpoint whose every random choice follows from `seed`.
     pub fn new(config: EndpointConfig, seed: [u8; 32]) -> Result<Self, ConnectError> {
-        unimplemented!()
+        let mut rng = ChaCha20Rng::from_seed(seed);
+        let server = match &config.server {
+            Some(server) => {
+                let mut token_key = [0; 32];
+                rng.fill_bytes(&mut token_key);
+                Some(ServerCrypto::new(server, config.security, token_key)?)
+            }
+            None => None,
+        };
+        Ok(Self {
+            config,
+            server,
+            rng,
+            connections: BTreeMap::new(),
+            next_handle: 0,
+            by_cid: FxHashMap::default(),
+            by_first: FxHashMap::default(),
+            dirty: VecDeque::new(),
+            is_dirty: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            armed: BTreeMap::new(),
+            half_open: BTreeSet::new(),
+            answers: VecDeque::new(),
+            stats: EndpointStats::default(),
+        })
     }
 
     /// Begins a connection; [`Event::Connected`] or [`Event::Closed`] follows.
@@ -82,71 +135,325 @@ impl Endpoint {
         server_name: &str,
         config: ClientConfig,
     ) -> Result<ConnectionHandle, ConnectError> {
-        unimplemented!()
+        let local_cid = self.fresh_cid();
+        let code_seed = self.rng.next_u64();
+        let parameters = local_parameters(&config.transport, code_seed);
+        let mut handshake_seed = [0; 32];
+        self.rng.fill_bytes(&mut handshake_seed);
+        let handshake = Handshake::client(
+            now,
+            &config,
+            server_name,
+            self.config.security,
+            parameters,
+            local_cid,
+            handshake_seed,
+        )?;
+        let setup = Setup {
+            role: Role::Client,
+            config: config.transport,
+            remote,
+            local_ip: None,
+            local_cid,
+            handshake,
+            seed: self.fresh_seed(),
+            code_seed,
+        };
+        Ok(self.insert(now, setup))
+    }
+
+    fn insert(&mut self, now: Timestamp, setup: Setup) -> ConnectionHandle {
+        let handle = ConnectionHandle(self.next_handle);
+        self.next_handle += 1;
+        self.by_cid.insert(setup.local_cid, handle);
+        self.connections.insert(handle, Box::new(Connection::new(now, setup)));
+        self.mark_dirty(handle);
+        handle
+    }
+
+    fn fresh_seed(&mut self) -> [u8; 32] {
+        let mut seed = [0; 32];
+        self.rng.fill_bytes(&mut seed);
+        seed
+    }
+
+    fn fresh_cid(&mut self) -> [u8; 4] {
+        loop {
+            let cid = self.rng.next_u32().to_be_bytes();
+            if !self.by_cid.contains_key(&cid) {
+                return cid;
+            }
+        }
+    }
+
+    fn mark_dirty(&mut self, handle: ConnectionHandle) {
+        if self.is_dirty.insert(handle) {
+            self.dirty.push_back(handle);
+        }
     }
 
     /// Takes one input. Never fails: what is wrong with a datagram is counted.
     pub fn handle(&mut self, now: Timestamp, input: Input<'_>) {
-        unimplemented!()
+        match input {
+            Input::Datagram(datagram) => self.handle_datagram(now, datagram),
+            Input::Timeout => {
+                while let Some(&(at, handle)) = self.timers.first()
+                    && at <= now
+                {
+                    self.timers.pop_first();
+                    self.armed.remove(&handle);
+                    if let Some(connection) = self.connections.get_mut(&handle) {
+                        connection.handle_timeout(now);
+                        self.mark_dirty(handle);
+                    }
+                }
+            }
+        }
+    }
+
+    fn handle_datagram(&mut self, now: Timestamp, datagram: Received<'_>) {
+        self.stats.datagrams_received += 1;
+        let route = if let Some(cid) = short_header::destination(datagram.payload) {
+            self.by_cid.get(&cid).copied()
+        } else {
+            match self.route_long(now, &datagram) {
+                Some(handle) => Some(handle),
+                None => return,
+            }
+        };
+        match route.and_then(|handle| Some((handle, self.connections.get_mut(&handle)?))) {
+            Some((handle, connection)) => {
+                connection.handle_datagram(now, datagram);
+                self.mark_dirty(handle);
+            }
+            None => self.stats.datagrams_dropped += 1,
+        }
+    }
+
+    /// Finds or makes the connection of a datagram of long packets, or answers it otherwise.
+    fn route_long(&mut self, now: Timestamp, datagram: &Received<'_>) -> Option<ConnectionHandle> {
+        let first = handshake::parse_first(datagram.payload);
+        match first {
+            Some(FirstPacket::ForUs { destination }) => {
+                let handle = self.by_cid.get(&destination).copied();
+                self.stats.datagrams_dropped += u64::from(handle.is_none());
+                handle
+            }
+            Some(FirstPacket::Initial(initial)) => {
+                let key = (datagram.remote, initial.destination);
+                if let Some(&handle) = self.by_first.get(&key) {
+                    return Some(handle);
+                }
+                self.accept(now, datagram, &initial)
+            }
+            Some(FirstPacket::UnknownVersion(unknown)) => {
+                if self.server.is_some() {
+                    self.stats.version_negotiations_sent += 1;
+                    let answer =
+                        handshake::write_version_negotiation(&unknown, self.rng.next_u32());
+                    self.answer(datagram, answer);
+                }
+                None
+            }
+            None => {
+                self.stats.datagrams_dropped += 1;
+                None
+            }
+        }
+    }
+
+    fn answer(&mut self, datagram: &Received<'_>, answer: Vec<u8>) {
+        // A stranger never gets more than it sent, and strangers together little memory.
+        if answer.len() <= datagram.payload.len() && self.answers.len() < MAX_STATELESS_ANSWERS {
+            self.answers.push_back((datagram.remote, datagram.local_ip, answer));
+        }
+    }
+
+    fn accept(
+        &mut self,
+        now: Timestamp,
+        datagram: &Received<'_>,
+        initial: &handshake::InitialInfo,
+    ) -> Option<ConnectionHandle> {
+        let (Some(crypto), Some(config)) = (&self.server, &self.config.server) else {
+            self.stats.datagrams_dropped += 1;
+            return None;
+        };
+        let ServerConfig { transport, retry_threshold, max_connections, .. } = config;
+        let transport = transport.clone();
+        let (retry_threshold, max_connections) = (*retry_threshold, *max_connections);
+        let full = self.connections.len() >= max_connections;
+        let start = crypto.start(
+            now,
+            datagram.remote,
+            initial,
+            full,
+            self.half_open.len() >= retry_threshold,
+        );
+        match start {
+            ServerStart::Accept(start) => {
+                let local_cid = self.fresh_cid();
+                let code_seed = self.rng.next_u64();
+                let parameters = local_parameters(&transport, code_seed);
+                let seed = self.fresh_seed();
+                let crypto = self.server.as_ref()?;
+                let handshake =
+                    Handshake::server(now, crypto, parameters, local_cid, &start, seed).ok()?;
+                self.stats.handshakes_started += 1;
+                let setup = Setup {
+                    role: Role::Server,
+                    config: transport,
+                    remote: datagram.remote,
+                    local_ip: datagram.local_ip,
+                    local_cid,
+                    handshake,
+                    seed: self.fresh_seed(),
+                    code_seed,
+                };
+                let handle = self.insert(now, setup);
+                self.half_open.insert(handle);
+                self.by_first.insert((datagram.remote, initial.destination), handle);
+                Some(handle)
+            }
+            ServerStart::Answer(answer) => {
+                if full {
+                    self.stats.connections_refused += 1;
+                } else {
+                    self.stats.retries_sent += 1;
+                }
+                self.answer(datagram, answer);
+                None
+            }
+            ServerStart::Drop => {
+                self.stats.datagrams_dropped += 1;
+                None
+            }
+        }
     }
 
     /// The next output. `buffer` is cleared first; its capacity bounds a GSO burst.
     pub fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
-        unimplemented!()
+        buffer.clear();
+        if let Some((remote, local_ip, answer)) = self.answers.pop_front() {
+            buffer.extend_from_slice(&answer);
+            let len = answer.len();
+            return Output::Transmit(Transmit { remote, local_ip, ecn: 0, segment_size: len, len });
+        }
+        while let Some(&handle) = self.dirty.front() {
+            if let Some(connection) = self.connections.get_mut(&handle) {
+                if let Some(event) = connection.pop_event() {
+                    return Output::Event(handle, event);
+                }
+                if let Some(transmit) = connection.poll_transmit(now, buffer) {
+                    // The next connection gets its turn.
+                    self.dirty.rotate_left(1);
+                    return Output::Transmit(transmit);
+                }
+                if let Some(event) = connection.pop_event() {
+                    return Output::Event(handle, event);
+                }
+            }
+            self.dirty.pop_front();
+            self.is_dirty.remove(&handle);
+            self.settle(now, handle);
+        }
+        Output::Timeout(self.timers.first().map(|&(at, _)| at))
+    }
+
+    /// A connection has nothing more to say now: arm its timer, or forget it.
+    fn settle(&mut self, now: Timestamp, handle: ConnectionHandle) {
+        let Some(connection) = self.connections.get(&handle) else { return };
+        if connection.is_established() {
+            self.half_open.remove(&handle);
+        }
+        let next = if connection.is_dead() {
+            self.forget(handle);
+            None
+        } else {
+            connection.next_timeout(now)
+        };
+        if self.armed.get(&handle).copied() != next {
+            if let Some(at) = self.armed.remove(&handle) {
+                self.timers.remove(&(at, handle));
+            }
+            if let Some(at) = next {
+                self.armed.insert(handle, at);
+                self.timers.insert((at, handle));
+            }
+        }
+    }
+
+    fn forget(&mut self, handle: ConnectionHandle) {
+        if let Some(connection) = self.connections.remove(&handle) {
+            self.by_cid.remove(&connection.local_cid());
+            self.by_first.retain(|_, other| *other != handle);
+            self.half_open.remove(&handle);
+        }
     }
 
     /// Hands over a message; kept until it is acknowledged.
     pub fn send(
         &mut self,
-        now: Timestamp,
+        _now: Timestamp,
         handle: ConnectionHandle,
         message: Bytes,
     ) -> Result<(), SendError> {
-        unimplemented!()
+        let connection = self.connections.get_mut(&handle).ok_or(SendError::Closed)?;
+        let result = connection.send(message);
+        self.mark_dirty(handle);
+        result
     }
 
     /// No more messages will follow; the peer learns it in order.
-    pub fn finish(&mut self, now: Timestamp, handle: ConnectionHandle) -> Result<(), SendError> {
-        unimplemented!()
+    pub fn finish(&mut self, _now: Timestamp, handle: ConnectionHandle) -> Result<(), SendError> {
+        let connection = self.connections.get_mut(&handle).ok_or(SendError::Closed)?;
+        let result = connection.finish();
+        self.mark_dirty(handle);
+        result
     }
 
     /// The next message in order. `None` when there is none now.
     pub fn recv(&mut self, now: Timestamp, handle: ConnectionHandle) -> Option<Bytes> {
-        unimplemented!()
+        let message = self.connections.get_mut(&handle)?.recv(now);
+        self.mark_dirty(handle);
+        message
     }
 
     /// Whether the peer has finished and every message was taken.
     pub fn is_finished(&self, handle: ConnectionHandle) -> bool {
-        unimplemented!()
+        self.connections.get(&handle).is_some_and(|connection| connection.is_finished())
     }
 
     /// Ends the connection at once; unsent data is dropped. [`Event::Closed`] follows.
     pub fn close(&mut self, now: Timestamp, handle: ConnectionHandle, code: u64, reason: &str) {
-        unimplemented!()
+        if let Some(connection) = self.connections.get_mut(&handle) {
+            connection.close(now, code, reason);
+            self.mark_dirty(handle);
+        }
     }
 
     /// A sample of the connection's statistics.
     pub fn stats(&self, now: Timestamp, handle: ConnectionHandle) -> Option<ConnectionStats> {
-        unimplemented!()
+        Some(self.connections.get(&handle)?.stats(now))
     }
 
     /// Address of the peer.
     pub fn remote(&self, handle: ConnectionHandle) -> Option<SocketAddr> {
-        unimplemented!()
+        Some(self.connections.get(&handle)?.remote())
     }
 
     /// SHA-256 of the peer's end-entity certificate, if it showed one.
     pub fn peer_fingerprint(&self, handle: ConnectionHandle) -> Option<[u8; 32]> {
-        unimplemented!()
+        self.connections.get(&handle)?.peer_fingerprint()
     }
 
     /// Counters of the endpoint itself.
     pub fn endpoint_stats(&self) -> EndpointStats {
-        unimplemented!()
+        self.stats.clone()
     }
 
     /// Number of open connections.
     pub fn connection_count(&self) -> usize {
-        unimplemented!()
+        self.connections.len()
     }
 }

@@ -1,1 +1,5 @@
-//! wire
+//! The wire format: hop header, coding header, frames, each in its file with its picture.
+
+pub mod frame;
+pub mod short_header;
+pub mod varint;

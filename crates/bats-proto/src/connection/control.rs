@@ -1,0 +1,32 @@
+//! What has to be said to the neighbour in control packets.
+
+use crate::wire::frame::Frame;
+
+/// Frames that wait for the next control packet.
+#[derive(Debug, Default)]
+pub(super) struct PendingControl {
+    /// An acknowledgement is owed.
+    pub(super) ack: bool,
+    /// Ack-eliciting packets since the last acknowledgement.
+    pub(super) unacknowledged: u32,
+    pub(super) rank: bool,
+    pub(super) credit: bool,
+    pub(super) handshake_done: bool,
+    pub(super) ping: bool,
+    /// Code and text of a CLOSE frame to be sent (again).
+    pub(super) close: Option<(bool, u64, String)>,
+    /// The CLOSE frame, kept for late packets of the peer.
+    pub(super) close_sent: Option<(bool, u64, String)>,
+}
+
+impl PendingControl {
+    /// Whether a control packet has anything to carry now.
+    pub(super) fn is_due(&self) -> bool {
+        self.ack || self.rank || self.credit || self.handshake_done || self.ping
+    }
+
+    /// The CLOSE frame to be sent.
+    pub(super) fn close_frame(close: &(bool, u64, String)) -> Frame<'_> {
+        Frame::Close { application: close.0, code: close.1, reason: &close.2 }
+    }
+}

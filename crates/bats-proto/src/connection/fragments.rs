@@ -1,0 +1,105 @@
+//! Coded packets that were made for a larger path MTU travel in parts.
+
+use std::collections::VecDeque;
+
+use crate::wire::short_header::PacketKind;
+
+/// Packets under reassembly at once; the oldest is given up, the code repairs it.
+const MAX_PACKETS: usize = 32;
+/// Parts of one packet: the largest symbol over the smallest path.
+const MAX_PARTS: u64 = 8;
+
+#[derive(Debug)]
+struct Partial {
+    id: u64,
+    kind: PacketKind,
+    parts: Vec<Option<Vec<u8>>>,
+    total: Option<usize>,
+    bytes: usize,
+}
+
+/// Joins FRAGMENT frames.
+#[derive(Debug, Default)]
+pub(super) struct FragmentAssembly {
+    partials: VecDeque<Partial>,
+    finished: Option<Vec<u8>>,
+}
+
+impl FragmentAssembly {
+    /// Takes a part; the whole payload when it was the last one missing. `None` for parts that
+    /// fit nothing, which are dropped.
+    pub(super) fn insert(
+        &mut self,
+        id: u64,
+        index: u64,
+        kind: PacketKind,
+        last: bool,
+        data: &[u8],
+        max_bytes: usize,
+    ) -> Option<(PacketKind, &mut Vec<u8>)> {
+        if index >= MAX_PARTS || data.is_empty() {
+            return None;
+        }
+        let index = index as usize;
+        if !self.partials.iter().any(|p| p.id == id) {
+            if self.partials.len() == MAX_PACKETS {
+                self.partials.pop_front();
+            }
+            self.partials.push_back(Partial { id, kind, parts: Vec::new(), total: None, bytes: 0 });
+        }
+        let at = self.partials.iter().position(|p| p.id == id)?;
+        let partial = &mut self.partials[at];
+        let beyond_end = partial.total.is_some_and(|total| index >= total);
+        let ends_twice = last && (partial.total.is_some() || partial.parts.len() > index + 1);
+        if partial.kind != kind || beyond_end || ends_twice || partial.bytes + data.len() > max_bytes
+        {
+            return None;
+        }
+        if partial.parts.len() <= index {
+            partial.parts.resize(index + 1, None);
+        }
+        if partial.parts[index].is_some() {
+            return None;
+        }
+        partial.parts[index] = Some(data.to_vec());
+        partial.bytes += data.len();
+        if last {
+            partial.total = Some(index + 1);
+        }
+        if partial.total != Some(partial.parts.len()) || partial.parts.iter().any(Option::is_none) {
+            return None;
+        }
+        let partial = self.partials.remove(at)?;
+        let whole = partial.parts.into_iter().flatten().flatten().collect();
+        Some((partial.kind, self.finished.insert(whole)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn insert(assembly: &mut FragmentAssembly, id: u64, index: u64, last: bool, data: &[u8]) -> Option<Vec<u8>> {
+        assembly.insert(id, index, PacketKind::Source, last, data, 100).map(|(_, whole)| whole.clone())
+    }
+
+    #[test]
+    fn parts_join_in_any_order_once() {
+        let mut assembly = FragmentAssembly::default();
+        assert_eq!(insert(&mut assembly, 7, 1, true, b"world"), None);
+        assert_eq!(insert(&mut assembly, 7, 1, true, b"world"), None);
+        assert_eq!(insert(&mut assembly, 7, 0, false, b"hello "), Some(b"hello world".to_vec()));
+    }
+
+    #[test]
+    fn nonsense_is_dropped_and_memory_stays_bounded() {
+        let mut assembly = FragmentAssembly::default();
+        assert_eq!(insert(&mut assembly, 1, MAX_PARTS, true, b"x"), None);
+        assert_eq!(insert(&mut assembly, 1, 0, false, &[0; 101]), None);
+        for id in 0..1000 {
+            insert(&mut assembly, id, 1, false, &[1; 50]);
+        }
+        assert!(assembly.partials.len() <= MAX_PACKETS);
+        assert_eq!(insert(&mut assembly, 999, 0, true, b"ends before its later part"), None);
+    }
+}

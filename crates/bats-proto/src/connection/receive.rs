@@ -1,0 +1,284 @@
+//! What arrives: handshake packets, data packets and their frames.
+
+use bats_types::Timestamp;
+
+use super::fragments::FragmentAssembly;
+use super::protection::{OpenError, PacketProtection};
+use super::{Connection, MAX_ACK_DELAY, Role};
+use crate::congestion::AckSample;
+use crate::endpoint::Received;
+use crate::error::CloseReason;
+use crate::link::sent::{Contents, LossOutcome};
+use crate::wire::frame::{self, AckHeader, Frame};
+use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN};
+use crate::wire::varint::Reader;
+
+/// ECN bits of a packet that met congestion (RFC 3168).
+const ECN_CE: u8 = 0b11;
+/// Ack-eliciting packets after which an acknowledgement does not wait, at first: the start of a
+/// connection lives on quick answers.
+const EAGER_ACK_PACKETS: u64 = 64;
+
+impl Connection {
+    /// Takes a datagram that was routed here.
+    pub(crate) fn handle_datagram(&mut self, now: Timestamp, datagram: Received<'_>) {
+        if self.state.is_dead() {
+            return;
+        }
+        self.unvalidated_received += datagram.payload.len() as u64;
+        if self.state.closing_until().is_some() {
+            // The peer has not heard of the end: say it again, once per datagram at most.
+            self.control.close = self.control.close_sent.take().or(self.control.close.take());
+            return;
+        }
+        let ce = datagram.ecn & 0b11 == ECN_CE;
+        let remote = datagram.remote;
+        let local_ip = datagram.local_ip;
+        let payload = datagram.payload;
+        if payload.first().is_some_and(|octet| octet & 0x80 != 0) {
+            self.handle_handshake_datagram(now, payload);
+        } else if short_header::destination(payload).is_some() {
+            if self.handle_short(now, payload, ce) && remote == self.remote {
+                self.local_ip = local_ip.or(self.local_ip);
+            }
+        } else {
+            self.counters.malformed += 1;
+        }
+        self.update_application();
+    }
+
+    fn handle_short(&mut self, now: Timestamp, packet: &mut [u8], ce: bool) -> bool {
+        let Some(protection) = &mut self.protection else {
+            // Data that overtook the handshake; its sender will repair it.
+            return false;
+        };
+        let opened = match protection.open(packet, self.received.expected()) {
+            Ok(opened) => opened,
+            Err(OpenError::Forged) => {
+                self.counters.forged += 1;
+                return false;
+            }
+            Err(OpenError::IntegrityLimit) => {
+                self.vanish(CloseReason::AeadLimit);
+                return false;
+            }
+        };
+        if !self.state.is_established() {
+            return false;
+        }
+        if !self.received.insert(now, opened.pn) {
+            self.counters.replayed += 1;
+            return false;
+        }
+        if opened.updated {
+            self.update_keys(now);
+        }
+        self.last_received_at = now;
+        self.counters.packets_received += 1;
+        self.counters.bytes_received += packet.len() as u64;
+        self.ce_received += u64::from(ce);
+        let payload = &packet[SHORT_HEADER_LEN..SHORT_HEADER_LEN + opened.len];
+        match opened.kind {
+            PacketKind::Control => self.handle_control(now, payload),
+            kind => {
+                self.owe_ack(now);
+                self.handle_coded(now, kind, payload);
+            }
+        }
+        true
+    }
+
+    fn update_keys(&mut self, now: Timestamp) {
+        let next_pn = self.sent.peek_next();
+        if let Some(protection) = &mut self.protection {
+            protection.update(&mut self.handshake, next_pn);
+            self.deadlines.key_discard =
+                Some(PacketProtection::keep_previous(self.rtt.probe_timeout(MAX_ACK_DELAY), now));
+        }
+    }
+
+    /// An ack-eliciting packet arrived.
+    fn owe_ack(&mut self, now: Timestamp) {
+        self.control.unacknowledged += 1;
+        let eager = self.counters.packets_received < EAGER_ACK_PACKETS
+            && self.control.unacknowledged >= 2;
+        let due = if eager { now } else { now + self.ack_interval() };
+        self.deadlines.ack = Some(self.deadlines.ack.map_or(due, |at| at.min(due)));
+    }
+
+    fn handle_coded(&mut self, now: Timestamp, kind: PacketKind, payload: &[u8]) {
+        let rtt = self.rtt.min();
+        let Some(streams) = &mut self.streams else { return };
+        if let Err(error) = streams.incoming.on_packet(now, kind, payload, rtt) {
+            self.misbehaved(now, &error.to_string());
+            return;
+        }
+        while let Some(symbol) = streams.incoming.next_symbol() {
+            if let Err(error) = streams.reassembly.feed(symbol) {
+                let text = error.to_string();
+                self.misbehaved(now, &text);
+                return;
+            }
+            while let Some(message) = streams.reassembly.pop() {
+                self.counters.messages_received += 1;
+                self.counters.message_bytes_received += message.len() as u64;
+                streams.inbox_bytes += message.len();
+                streams.inbox.push_back(message);
+            }
+        }
+        self.update_credit(now);
+        let Some(streams) = &self.streams else { return };
+        let feedback = streams.incoming.feedback_at();
+        self.deadlines.feedback = match (self.deadlines.feedback, feedback) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    /// Grants the peer what the application's progress has freed.
+    pub(super) fn update_credit(&mut self, now: Timestamp) {
+        let Some(streams) = &mut self.streams else { return };
+        let session_bytes = streams.inbox_bytes + streams.reassembly.bytes_held();
+        if streams.incoming.update_credit(now, self.rtt.smoothed(), session_bytes) {
+            self.control.credit = true;
+        }
+    }
+
+    fn handle_control(&mut self, now: Timestamp, payload: &[u8]) {
+        let mut reader = Reader::new(payload);
+        let mut ranges = core::mem::take(&mut self.ranges);
+        while self.state.is_established() {
+            match frame::decode(&mut reader, &mut ranges) {
+                Ok(Some(frame)) => self.handle_frame(now, frame, &ranges),
+                Ok(None) => break,
+                Err(error) => {
+                    self.counters.malformed += 1;
+                    self.misbehaved(now, &error.to_string());
+                }
+            }
+        }
+        self.ranges = ranges;
+    }
+
+    fn handle_frame(&mut self, now: Timestamp, frame: Frame<'_>, ranges: &[(u64, u64)]) {
+        match frame {
+            Frame::Ping => self.owe_ack(now),
+            Frame::Ack(header) => self.handle_ack(now, header, ranges),
+            Frame::Rank(feedback) => {
+                let view = self.path_view();
+                if let Some(streams) = &mut self.streams
+                    && let Err(error) = streams.outgoing.on_rank_feedback(now, &feedback, &view)
+                {
+                    self.misbehaved(now, &error.to_string());
+                }
+            }
+            Frame::Credit(symbols) => {
+                self.owe_ack(now);
+                if let Some(streams) = &mut self.streams {
+                    streams.outgoing.on_credit(symbols);
+                }
+            }
+            Frame::HandshakeDone => {
+                self.owe_ack(now);
+                if self.role == Role::Client {
+                    self.handshake.confirm();
+                } else {
+                    self.misbehaved(now, "a client confirmed the handshake");
+                }
+            }
+            Frame::Crypto { offset: _, data } => {
+                self.owe_ack(now);
+                self.handshake.read_post_handshake(data);
+            }
+            Frame::Close { application, code, reason } => {
+                let reason = if application {
+                    CloseReason::Peer { code, reason: reason.to_owned() }
+                } else {
+                    CloseReason::ReportedByPeer(reason.to_owned())
+                };
+                self.vanish(reason);
+            }
+            Frame::Fragment { id, index, kind, last, data } => {
+                self.owe_ack(now);
+                let mut assembly = core::mem::take(&mut self.fragments);
+                let limit = self.streams.as_ref().map_or(0, |s| s.max_symbol_size + 64);
+                if let Some((kind, whole)) = assembly.insert(id, index, kind, last, data, limit) {
+                    self.handle_coded(now, kind, whole);
+                }
+                self.fragments = FragmentAssembly::default();
+                core::mem::swap(&mut self.fragments, &mut assembly);
+            }
+        }
+    }
+
+    fn handle_ack(&mut self, now: Timestamp, header: AckHeader, ranges: &[(u64, u64)]) {
+        let outcome = match self.sent.on_ack(ranges, self.rtt.min()) {
+            Ok(outcome) => outcome,
+            Err(violation) => return self.misbehaved(now, &violation.to_string()),
+        };
+        let Some(largest) = outcome.largest else { return };
+        let is_newest = largest.pn == header.largest;
+        if is_newest {
+            let delay = header.delay.min(MAX_ACK_DELAY * 4);
+            self.rtt.on_sample(now, now - largest.sent_at, delay);
+        }
+        if let Some(protection) = &mut self.protection {
+            protection.on_acknowledged(largest.pn);
+        }
+        self.mtu.on_acknowledged(now, outcome.largest_size);
+        let losses = self.sent.detect_losses(self.rtt.min(), self.rtt.smoothed() * 2);
+        self.on_losses(now, &losses);
+        self.sent
+            .loss
+            .set_window(self.controller.bandwidth() / 1200 * self.rtt.smoothed().as_millis() as u64 / 500);
+
+        let pending = &mut self.pending_sample;
+        pending.acked_bytes += outcome.acked_bytes;
+        pending.acked_packets += outcome.acked_packets;
+        pending.lost_bytes += losses.lost_bytes;
+        pending.lost_packets += losses.lost_packets;
+        pending.ce_packets += header.ce_count.saturating_sub(self.ce_reported);
+        self.ce_reported = self.ce_reported.max(header.ce_count);
+        // Only the packet that the frame names has its time of arrival.
+        if is_newest && pending.acked_packets > 0 {
+            let pending = core::mem::take(pending);
+            self.controller.on_ack(&AckSample {
+                now,
+                largest_sent_at: largest.sent_at,
+                largest_received_at: header.received_at,
+                cumulative_sent: largest.cumulative,
+                app_limited: largest.app_limited,
+                acked_bytes: pending.acked_bytes,
+                acked_packets: pending.acked_packets,
+                lost_bytes: pending.lost_bytes,
+                lost_packets: pending.lost_packets,
+                ce_packets: pending.ce_packets,
+                rtt: self.rtt.latest(),
+                smoothed_rtt: self.rtt.smoothed(),
+                min_rtt: self.rtt.min(),
+                in_flight: self.sent.bytes_in_flight(),
+            });
+        }
+        self.probe_count = 0;
+        self.arm_probe(now);
+    }
+
+    fn on_losses(&mut self, now: Timestamp, losses: &LossOutcome) {
+        self.say_again(losses.contents);
+        for _ in 0..losses.large_lost {
+            if self.mtu.on_lost(now, losses.large_size) {
+                break;
+            }
+        }
+    }
+
+    pub(super) fn say_again(&mut self, lost: Contents) {
+        self.control.credit |= lost.credit;
+        self.control.handshake_done |= lost.handshake_done;
+    }
+
+    /// The peer broke the rules: close and name the rule.
+    pub(super) fn misbehaved(&mut self, now: Timestamp, rule: &str) {
+        self.begin_close(now, false, 1, rule, CloseReason::PeerMisbehaved(rule.to_owned()));
+    }
+}

@@ -1,0 +1,217 @@
+//! How a connection begins: before and after the peer's parameters are known.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bats_types::Timestamp;
+use rand::{RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::control::PendingControl;
+use super::deadlines::Deadlines;
+use super::fragments::FragmentAssembly;
+use super::protection::PacketProtection;
+use super::state::State;
+use super::{Connection, Counters, PendingSample, Role, Streams};
+use crate::config::TransportConfig;
+use crate::congestion::{self, Pacer};
+use crate::endpoint::Received;
+use crate::error::CloseReason;
+use crate::event::Event;
+use crate::flow::{FlowReceiver, FlowSender, ReceiverParameters, SenderParameters};
+use crate::handshake::Handshake;
+use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
+use crate::link::received::ReceivedPackets;
+use crate::link::rtt::RttEstimator;
+use crate::link::sent::SentPackets;
+use crate::session::{Reassembly, SendQueue};
+use crate::wire::parameters::{TransportParameters, symbol_size_for};
+
+/// Round-trip time before the first sample (RFC 9002, section 6.2.2, less its caution: nothing
+/// but the first acknowledgement delay depends on it here).
+const INITIAL_RTT: Duration = Duration::from_millis(100);
+/// Symbols that one repair may cover.
+pub(super) const WINDOW_CAP: u16 = 256;
+/// Messages must fit the memory that both ends grant.
+pub(super) const MAX_MESSAGE: usize = 64 << 20;
+
+/// Everything that a connection begins with.
+pub(crate) struct Setup {
+    pub(crate) role: Role,
+    pub(crate) config: Arc<TransportConfig>,
+    pub(crate) remote: SocketAddr,
+    pub(crate) local_ip: Option<IpAddr>,
+    pub(crate) local_cid: [u8; 4],
+    pub(crate) handshake: Handshake,
+    pub(crate) seed: [u8; 32],
+    /// Seed of the repair coefficients that this end sends, as told to the peer.
+    pub(crate) code_seed: u64,
+}
+
+/// What this end tells the peer about itself.
+pub(crate) fn local_parameters(config: &TransportConfig, code_seed: u64) -> TransportParameters {
+    TransportParameters {
+        mode: config.mode as u8,
+        max_message_size: config.max_message_size.min(MAX_MESSAGE) as u64,
+        max_symbol_size: symbol_size_for(config.max_udp_payload) as u16,
+        initial_credit: FlowReceiver::initial_credit(
+            symbol_size_for(config.max_udp_payload),
+            config.receive_budget,
+        ),
+        idle_timeout: config.idle_timeout,
+        window_cap: WINDOW_CAP,
+        code_seed,
+        max_udp_payload: config.max_udp_payload,
+        ..TransportParameters::default()
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(now: Timestamp, setup: Setup) -> Self {
+        let mut rng = ChaCha8Rng::from_seed(setup.seed);
+        let skip_phase = rng.next_u64();
+        let idle_timeout = setup.config.idle_timeout;
+        Self {
+            role: setup.role,
+            rng,
+            state: State::new(),
+            remote: setup.remote,
+            local_ip: setup.local_ip,
+            local_cid: setup.local_cid,
+            remote_cid: [0; 4],
+            handshake: setup.handshake,
+            protection: None,
+            unvalidated_received: 0,
+            unvalidated_sent: 0,
+            sent: SentPackets::new(skip_phase),
+            received: ReceivedPackets::default(),
+            rtt: RttEstimator::new(INITIAL_RTT),
+            mtu: MtuDiscovery::new(setup.config.max_udp_payload),
+            controller: congestion::build(setup.config.congestion, INITIAL_RTT, BASE_UDP_PAYLOAD),
+            pacer: Pacer::new(u64::MAX),
+            pending_sample: PendingSample::default(),
+            app_limited: true,
+            ce_received: 0,
+            ce_reported: 0,
+            streams: None,
+            fragments: FragmentAssembly::default(),
+            next_fragment_id: 0,
+            control: PendingControl::default(),
+            deadlines: Deadlines { idle: Some(now + idle_timeout), ..Deadlines::default() },
+            probe_count: 0,
+            probes_allowed: 0,
+            last_received_at: now,
+            last_sent_at: now,
+            idle_timeout,
+            stash: Vec::new(),
+            scratch: Vec::new(),
+            unsplit: None,
+            ranges: Vec::new(),
+            events: VecDeque::new(),
+            readable_told: false,
+            writable_wanted: true,
+            acknowledged_told: true,
+            counters: Counters::default(),
+            code_seed: setup.code_seed,
+            config: setup.config,
+        }
+    }
+
+    pub(crate) fn local_cid(&self) -> [u8; 4] {
+        self.local_cid
+    }
+
+    /// Takes a datagram of long packets.
+    pub(super) fn handle_handshake_datagram(&mut self, now: Timestamp, datagram: &mut [u8]) {
+        match self.handshake.handle_datagram(now, datagram) {
+            Ok(()) => {}
+            Err(error) => {
+                if self.state.is_handshaking() {
+                    let text = error.to_string();
+                    self.begin_close(now, false, 2, &text, error.into());
+                }
+                return;
+            }
+        }
+        self.progress_handshake(now);
+    }
+
+    /// Sets up what the handshake has made possible.
+    fn progress_handshake(&mut self, now: Timestamp) {
+        if self.protection.is_none()
+            && let Some(keys) = self.handshake.take_one_rtt_keys()
+        {
+            self.protection =
+                PacketProtection::new(keys, &mut self.handshake, self.config.key_update_packets);
+        }
+        if !self.state.is_handshaking() || !self.handshake.is_complete() {
+            return;
+        }
+        let (Some(parameters), Some(remote_cid)) =
+            (self.handshake.peer_parameters().cloned(), self.handshake.peer_cid())
+        else {
+            return self.vanish(CloseReason::Handshake("peer sent no parameters".to_owned()));
+        };
+        self.remote_cid = remote_cid;
+        self.establish(now, &parameters);
+    }
+
+    fn establish(&mut self, now: Timestamp, peer: &TransportParameters) {
+        if peer.mode != self.config.mode as u8 {
+            let text = format!("mode {} is not offered here", peer.mode);
+            return self.begin_close(now, false, 3, &text, CloseReason::Handshake(text.clone()));
+        }
+        if let Some(rtt) = self.handshake.rtt_sample() {
+            self.rtt.on_sample(now, rtt, Duration::ZERO);
+        }
+        let own = symbol_size_for(self.config.max_udp_payload);
+        let max_symbol_size = own.min(usize::from(peer.max_symbol_size));
+        let max_payload = self.config.max_udp_payload.min(peer.max_udp_payload);
+        self.mtu = MtuDiscovery::new(max_payload);
+        self.idle_timeout = self.config.idle_timeout.min(peer.idle_timeout);
+        self.controller =
+            congestion::build(self.config.congestion, self.rtt.smoothed(), BASE_UDP_PAYLOAD);
+        self.streams = Some(Streams {
+            outgoing: FlowSender::new(SenderParameters {
+                max_symbol_size,
+                window_cap: WINDOW_CAP.min(peer.window_cap),
+                seed: self.code_seed,
+                initial_credit: peer.initial_credit,
+                goal: self.config.goal,
+            }),
+            incoming: FlowReceiver::new(ReceiverParameters {
+                max_symbol_size,
+                window_cap: WINDOW_CAP,
+                seed: peer.code_seed,
+                receive_budget: self.config.receive_budget,
+                initial_credit: FlowReceiver::initial_credit(own, self.config.receive_budget),
+            }),
+            queue: SendQueue::new(),
+            reassembly: Reassembly::new(self.config.max_message_size.min(MAX_MESSAGE)),
+            inbox: VecDeque::new(),
+            inbox_bytes: 0,
+            peer_max_message: peer.max_message_size as usize,
+            max_symbol_size,
+        });
+        self.state.establish();
+        self.last_received_at = now;
+        self.deadlines.idle = Some(now + self.idle_timeout);
+        self.counters.established = Some(now);
+        self.writable_wanted = false;
+        if self.role == Role::Server {
+            self.control.handshake_done = true;
+            self.events.push_back(Event::Accepted);
+        } else {
+            // Lets the server hear the new keys at once, whatever happens to the Finished.
+            self.control.ping = true;
+            self.events.push_back(Event::Connected);
+        }
+    }
+
+    /// A datagram whose routing decided that it begins this connection.
+    pub(crate) fn begin(&mut self, now: Timestamp, datagram: Received<'_>) {
+        self.handle_datagram(now, datagram);
+    }
+}

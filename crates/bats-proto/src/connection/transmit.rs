@@ -1,0 +1,486 @@
+//! What leaves, in order of urgency, and the time-outs between.
+
+use core::time::Duration;
+
+use bats_types::Timestamp;
+use rand::RngCore;
+
+use super::control::PendingControl;
+use super::deadlines::expired;
+use super::protection::PacketProtection;
+use super::{Connection, MAX_ACK_DELAY, Role};
+use crate::endpoint::Transmit;
+use crate::error::CloseReason;
+use crate::flow::PathView;
+use crate::link::sent::Contents;
+use crate::wire::frame::{self, AckHeader, Frame};
+use crate::wire::parameters::symbol_size_for;
+use crate::wire::short_header::{PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, TAG_LEN};
+use crate::wire::varint::Writer;
+
+/// ECT(0): our packets may be marked instead of dropped (RFC 9000, section 13.4).
+const ECT0: u8 = 0b10;
+/// Segments of one GSO burst; the kernel takes 64.
+const MAX_SEGMENTS: usize = 64;
+/// Octets of one GSO burst: an IP datagram's length field, less headers.
+const MAX_BURST_BYTES: usize = 65_000;
+/// Longest interval between probes of a silent path: how soon a transfer resumes when a broken
+/// link returns.
+const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(250);
+/// Probes in a row after which packets in flight are given up.
+const PROBES_BEFORE_ABANDON: u32 = 2;
+/// Probes in a row after which they slow down to one a second.
+const FAST_PROBES: u32 = 20;
+/// Octets of a FRAGMENT frame's header at most.
+const FRAGMENT_OVERHEAD: usize = 1 + 8 + 1 + 1 + 1;
+
+impl Connection {
+    /// The next datagrams to be sent, in `buffer`, or `None` when nothing is to be sent now.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Timestamp,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        buffer.clear();
+        if self.state.is_dead() {
+            return None;
+        }
+        if self.state.closing_until().is_some() {
+            return self.poll_close(now, buffer);
+        }
+        if let Some(transmit) = self.poll_handshake(now, buffer) {
+            return Some(transmit);
+        }
+        if !self.state.is_established() || self.protection.is_none() {
+            return None;
+        }
+        if self.protection.as_ref().is_some_and(PacketProtection::is_spent) {
+            self.vanish(CloseReason::AeadLimit);
+            return None;
+        }
+        self.maybe_update_keys(now);
+        self.poll_control(now, buffer)
+            .or_else(|| self.poll_mtu_probe(now, buffer))
+            .or_else(|| self.poll_data(now, buffer))
+            .map(|segment_size| self.transmit(now, buffer, segment_size))
+    }
+
+    fn transmit(&mut self, now: Timestamp, buffer: &[u8], segment_size: usize) -> Transmit {
+        self.last_sent_at = now;
+        self.arm_keep_alive(now);
+        self.counters.bytes_sent += buffer.len() as u64;
+        self.counters.packets_sent += buffer.len().div_ceil(segment_size) as u64;
+        Transmit {
+            remote: self.remote,
+            local_ip: self.local_ip,
+            ecn: ECT0,
+            segment_size,
+            len: buffer.len(),
+        }
+    }
+
+    fn poll_close(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Transmit> {
+        let close = self.control.close.take()?;
+        if self.protection.is_some() {
+            self.begin_packet(buffer);
+            let start = self.write_frames(buffer, |writer| {
+                frame::encode(writer, &PendingControl::close_frame(&close))
+            });
+            self.finish_packet(now, buffer, start, PacketKind::Control, false, Contents::default());
+        } else {
+            self.handshake.write_close(&close.2, buffer);
+        }
+        self.control.close_sent = Some(close);
+        if buffer.is_empty() {
+            return None;
+        }
+        let len = buffer.len();
+        Some(self.transmit(now, buffer, len))
+    }
+
+    fn poll_handshake(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Transmit> {
+        let allowance = if self.role == Role::Server && !self.handshake.is_complete() {
+            (3 * self.unvalidated_received).saturating_sub(self.unvalidated_sent) as usize
+        } else {
+            usize::MAX
+        };
+        buffer.resize(1_500, 0);
+        let len = self.handshake.poll_datagram(now, buffer, allowance).unwrap_or(0);
+        buffer.truncate(len);
+        if len == 0 {
+            return None;
+        }
+        self.unvalidated_sent += len as u64;
+        Some(self.transmit(now, buffer, len))
+    }
+
+    fn maybe_update_keys(&mut self, now: Timestamp) {
+        let next_pn = self.sent.peek_next();
+        if let Some(protection) = &mut self.protection
+            && protection.wants_update()
+        {
+            protection.update(&mut self.handshake, next_pn);
+            self.deadlines.key_discard =
+                Some(PacketProtection::keep_previous(self.rtt.probe_timeout(MAX_ACK_DELAY), now));
+        }
+    }
+
+    fn begin_packet(&mut self, buffer: &mut Vec<u8>) {
+        buffer.resize(buffer.len() + SHORT_HEADER_LEN, 0);
+    }
+
+    /// Lets `write` add frames behind a begun packet; returns where the packet starts.
+    fn write_frames(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        write: impl FnOnce(&mut Writer<'_>) -> Option<()>,
+    ) -> usize {
+        let payload_start = buffer.len();
+        buffer.resize(payload_start + usize::from(self.mtu.current()) - SHORT_OVERHEAD, 0);
+        let mut writer = Writer::new(&mut buffer[payload_start..]);
+        let written = if write(&mut writer).is_some() { writer.written() } else { 0 };
+        buffer.truncate(payload_start + written);
+        payload_start - SHORT_HEADER_LEN
+    }
+
+    fn finish_packet(
+        &mut self,
+        now: Timestamp,
+        buffer: &mut Vec<u8>,
+        start: usize,
+        kind: PacketKind,
+        ack_eliciting: bool,
+        contents: Contents,
+    ) {
+        let random = self.rng.next_u64();
+        let pn = self.sent.next_number(now, random);
+        if let Some(protection) = &mut self.protection {
+            protection.seal(buffer, start, kind, self.remote_cid, pn, random as u8);
+        }
+        let size = buffer.len() - start;
+        self.sent.on_sent(now, size, ack_eliciting, self.app_limited, contents);
+        if ack_eliciting {
+            self.controller.on_sent(now, size as u64, self.sent.bytes_in_flight());
+            self.arm_probe(now);
+        }
+    }
+
+    /// A control packet with everything that waits; its size.
+    fn poll_control(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<usize> {
+        if let Some(streams) = &self.streams
+            && streams.incoming.feedback_at().is_some_and(|at| at <= now)
+        {
+            self.control.rank = true;
+        }
+        if !self.control.is_due() {
+            return None;
+        }
+        // Whatever makes a control packet necessary, the others ride along.
+        let ack_due = self.control.ack || self.control.unacknowledged > 0;
+        let mut ranges = core::mem::take(&mut self.ranges);
+        let header = if ack_due { self.ack_header(now, &mut ranges) } else { None };
+        let feedback = match &mut self.streams {
+            Some(streams) if self.control.rank || ack_due => Some(streams.incoming.feedback(now)),
+            _ => None,
+        };
+        let credit = match &self.streams {
+            Some(streams) if self.control.credit => Some(streams.incoming.credit()),
+            _ => None,
+        };
+        let (ping, done) = (self.control.ping, self.control.handshake_done);
+
+        self.begin_packet(buffer);
+        let start = self.write_frames(buffer, |writer| {
+            if ping {
+                frame::encode(writer, &Frame::Ping)?;
+            }
+            if done {
+                frame::encode(writer, &Frame::HandshakeDone)?;
+            }
+            if let Some(credit) = credit {
+                frame::encode(writer, &Frame::Credit(credit))?;
+            }
+            if let Some(feedback) = feedback {
+                frame::encode(writer, &Frame::Rank(feedback))?;
+            }
+            if let Some(header) = &header {
+                frame::encode_ack(writer, header, &ranges)?;
+            }
+            Some(())
+        });
+        self.ranges = ranges;
+        let contents = Contents {
+            credit: credit.is_some(),
+            handshake_done: done,
+            ..Contents::default()
+        };
+        let ack_eliciting = ping || done || credit.is_some();
+        self.control = PendingControl {
+            close: self.control.close.take(),
+            close_sent: self.control.close_sent.take(),
+            ..PendingControl::default()
+        };
+        self.deadlines.ack = None;
+        self.deadlines.feedback =
+            self.streams.as_ref().and_then(|streams| streams.incoming.feedback_at());
+        self.finish_packet(now, buffer, start, PacketKind::Control, ack_eliciting, contents);
+        Some(buffer.len())
+    }
+
+    fn ack_header(&mut self, now: Timestamp, ranges: &mut Vec<(u64, u64)>) -> Option<AckHeader> {
+        let (largest, received_at) = self.received.largest()?;
+        self.received.write_ranges(ranges);
+        Some(AckHeader { largest, delay: now - received_at, received_at, ce_count: self.ce_received })
+    }
+
+    fn poll_mtu_probe(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<usize> {
+        let size = self.mtu.poll(now, self.rtt.probe_timeout(MAX_ACK_DELAY))?;
+        self.begin_packet(buffer);
+        let start = buffer.len() - SHORT_HEADER_LEN;
+        // PING and padding, which is zero.
+        buffer.push(1);
+        buffer.resize(start + usize::from(size) - TAG_LEN, 0);
+        let contents = Contents { mtu_probe: true, ..Contents::default() };
+        self.finish_packet(now, buffer, start, PacketKind::Control, true, contents);
+        Some(buffer.len())
+    }
+
+    /// How the path looks to the flow.
+    pub(super) fn path_view(&self) -> PathView {
+        PathView {
+            rate_bytes_per_second: self.controller.bandwidth(),
+            smoothed_rtt: self.rtt.smoothed(),
+            ack_interval: self.ack_interval(),
+            loss: self.sent.loss.estimate(),
+            burst_factor: self.sent.loss.burst_factor(),
+            loss_packets: self.sent.loss.packets(),
+        }
+    }
+
+    /// A burst of coded packets as far as window and pacer let; the size of its segments.
+    fn poll_data(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<usize> {
+        self.pacer.set_rate(self.controller.pacing_rate());
+        self.deadlines.pacing = None;
+        let mut segment_size = None;
+        if !self.stash.is_empty() {
+            core::mem::swap(buffer, &mut self.stash);
+            self.stash.clear();
+            segment_size = Some(buffer.len());
+        }
+        let view = self.path_view();
+        let limit = buffer.capacity().min(MAX_BURST_BYTES);
+        let mut segments = usize::from(segment_size.is_some());
+        while segments < MAX_SEGMENTS && self.stash.is_empty() && self.unsplit.is_none() {
+            let packet_bound = segment_size.unwrap_or(usize::from(self.mtu.current()));
+            if segments > 0 && buffer.len() + packet_bound > limit {
+                break;
+            }
+            if self.probes_allowed == 0 {
+                if self.sent.bytes_in_flight() + packet_bound as u64 > self.controller.window() {
+                    self.app_limited = false;
+                    break;
+                }
+                if let Some(at) = self.pacer.next_send_time(now, packet_bound as u64)
+                    && at > now
+                {
+                    // Only now is it worth asking whether there is anything to send.
+                    if self.has_data() {
+                        self.app_limited = false;
+                        self.deadlines.pacing = Some(at);
+                    }
+                    break;
+                }
+            }
+            let start = buffer.len();
+            let Some(kind) = self.next_coded(now, &view) else {
+                self.app_limited = true;
+                self.probes_allowed = 0;
+                break;
+            };
+            self.probes_allowed = self.probes_allowed.saturating_sub(1);
+            if self.scratch.len() + SHORT_OVERHEAD > usize::from(self.mtu.current()) {
+                self.unsplit = Some(kind);
+                break;
+            }
+            buffer.resize(start + SHORT_HEADER_LEN, 0);
+            buffer.extend_from_slice(&self.scratch);
+            let contents = Contents { coded: true, ..Contents::default() };
+            self.finish_packet(now, buffer, start, kind, true, contents);
+            let size = buffer.len() - start;
+            self.pacer.on_sent(now, size as u64);
+            match segment_size {
+                None => segment_size = Some(size),
+                Some(full) if size > full => {
+                    self.stash.extend_from_slice(&buffer[start..]);
+                    buffer.truncate(start);
+                    break;
+                }
+                Some(full) if size < full => {
+                    segments += 1;
+                    break;
+                }
+                Some(_) => {}
+            }
+            segments += 1;
+        }
+        if buffer.is_empty() {
+            return self.poll_fragments(now, buffer);
+        }
+        segment_size
+    }
+
+    fn has_data(&self) -> bool {
+        self.streams.as_ref().is_some_and(|s| !s.queue.is_empty() || s.outgoing.wants_to_send())
+    }
+
+    /// Puts the next coded payload into `scratch`.
+    fn next_coded(&mut self, now: Timestamp, view: &PathView) -> Option<PacketKind> {
+        let symbol_size = symbol_size_for(self.mtu.current());
+        let streams = self.streams.as_mut()?;
+        let symbol_size = symbol_size.min(streams.max_symbol_size);
+        // Symbols are cut as late as possible, so that small messages share them and the size
+        // follows the path.
+        while streams.outgoing.wants_symbol() && !streams.queue.is_empty() {
+            let queue = &mut streams.queue;
+            let more = |queue: &crate::session::SendQueue| !queue.is_empty();
+            streams.outgoing.push_symbol(symbol_size, |octets| queue.fill_symbol(octets));
+            if !more(queue) {
+                streams.outgoing.flush();
+            }
+        }
+        streams.outgoing.poll(now, view, &mut self.scratch)
+    }
+
+    /// Sends the payload in `scratch`, which was made for a larger path, in equal parts.
+    fn poll_fragments(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<usize> {
+        let kind = self.unsplit.take()?;
+        let room = usize::from(self.mtu.current()) - SHORT_OVERHEAD - FRAGMENT_OVERHEAD;
+        let payload = core::mem::take(&mut self.scratch);
+        let parts = payload.len().div_ceil(room).max(1);
+        let id = self.next_fragment_id;
+        self.next_fragment_id += 1;
+        let mut segment_size = None;
+        for (index, data) in payload.chunks(payload.len().div_ceil(parts).max(1)).enumerate() {
+            self.begin_packet(buffer);
+            let last = index + 1 == parts;
+            let frame = Frame::Fragment { id, index: index as u64, kind, last, data };
+            let start = self.write_frames(buffer, |writer| frame::encode(writer, &frame));
+            let contents = Contents { coded: true, ..Contents::default() };
+            self.finish_packet(now, buffer, start, PacketKind::Control, true, contents);
+            let size = buffer.len() - start;
+            self.pacer.on_sent(now, size as u64);
+            segment_size.get_or_insert(size);
+        }
+        self.scratch = payload;
+        segment_size
+    }
+
+    /// Handles every deadline that has come.
+    pub(crate) fn handle_timeout(&mut self, now: Timestamp) {
+        if self.state.is_dead() {
+            return;
+        }
+        if let Some(until) = self.state.closing_until() {
+            if until <= now {
+                self.state.die();
+            }
+            return;
+        }
+        self.handshake.handle_timeout(now);
+        if self.state.is_handshaking() && self.handshake.has_timed_out(now) {
+            return self.vanish(CloseReason::HandshakeTimeout);
+        }
+        if expired(&mut self.deadlines.idle, now) {
+            let silent_until = self.last_received_at + self.idle_timeout;
+            if self.state.is_established() && silent_until > now {
+                self.deadlines.idle = Some(silent_until);
+            } else {
+                return self.vanish(CloseReason::IdleTimeout(self.idle_timeout));
+            }
+        }
+        if expired(&mut self.deadlines.ack, now) {
+            self.control.ack = true;
+        }
+        if expired(&mut self.deadlines.feedback, now) {
+            self.control.rank = true;
+        }
+        if expired(&mut self.deadlines.key_discard, now)
+            && let Some(protection) = &mut self.protection
+        {
+            protection.discard_previous();
+        }
+        if expired(&mut self.deadlines.keep_alive, now) {
+            self.control.ping = true;
+        }
+        expired(&mut self.deadlines.pacing, now);
+        if expired(&mut self.deadlines.probe, now) {
+            self.on_probe_timeout(now);
+        }
+        self.update_application();
+    }
+
+    fn on_probe_timeout(&mut self, now: Timestamp) {
+        self.probe_count += 1;
+        self.counters.probe_timeouts += 1;
+        self.controller.on_probe_timeout(now, self.probe_count);
+        if self.probe_count >= PROBES_BEFORE_ABANDON {
+            let lost = self.sent.abandon_in_flight();
+            self.say_again(lost);
+        }
+        let probed = self.streams.as_mut().is_some_and(|s| s.outgoing.on_probe_timeout(now));
+        if probed || self.has_data() {
+            self.probes_allowed = 2;
+        } else {
+            self.control.ping = true;
+        }
+        self.deadlines.probe = Some(now + self.probe_backoff());
+    }
+
+    fn probe_backoff(&self) -> Duration {
+        let base = self.rtt.probe_timeout(MAX_ACK_DELAY);
+        let cap = if self.probe_count < FAST_PROBES {
+            MAX_PROBE_INTERVAL
+        } else {
+            Duration::from_secs(1)
+        };
+        (base * (1 << self.probe_count.min(6))).min(cap.max(base))
+    }
+
+    /// Starts the clock after which silence means that the tail was lost.
+    pub(super) fn arm_probe(&mut self, now: Timestamp) {
+        let undecoded =
+            self.streams.as_ref().is_some_and(|s| !s.outgoing.all_acknowledged());
+        self.deadlines.probe = if self.sent.expects_ack() || undecoded {
+            let from = if self.probe_count == 0 { now } else { self.sent.last_eliciting_at() };
+            Some((from + self.probe_backoff()).max(now))
+        } else {
+            None
+        };
+    }
+
+    fn arm_keep_alive(&mut self, now: Timestamp) {
+        self.deadlines.keep_alive = self.config.keep_alive.map(|interval| now + interval);
+    }
+
+    /// When [`Connection::handle_timeout`] wants to be called at the latest.
+    pub(crate) fn next_timeout(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.state.is_dead() {
+            return None;
+        }
+        if let Some(until) = self.state.closing_until() {
+            return Some(until);
+        }
+        let mut next = self.deadlines.next();
+        let mut add = |at: Option<Timestamp>| {
+            next = match (next, at) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        };
+        add(self.handshake.next_timeout());
+        if self.state.is_established() {
+            add(self.mtu.next_timeout().map(|at| at.max(now)));
+        }
+        next
+    }
+}

@@ -1,0 +1,106 @@
+use core::time::Duration;
+
+use bats_types::Timestamp;
+
+/// How long a minimum of the round-trip time is believed before a later one replaces it.
+const MIN_RTT_LIFETIME: Duration = Duration::from_secs(30);
+
+/// Round-trip time estimate of one path (RFC 9002, section 5).
+#[derive(Clone, Debug)]
+pub struct RttEstimator {
+    latest: Duration,
+    smoothed: Duration,
+    variance: Duration,
+    min: Duration,
+    min_at: Timestamp,
+    has_sample: bool,
+}
+
+impl RttEstimator {
+    /// Starts with `initial`, which the first sample replaces.
+    pub fn new(initial: Duration) -> Self {
+        Self {
+            latest: initial,
+            smoothed: initial,
+            variance: initial / 2,
+            min: initial,
+            min_at: Timestamp::ZERO,
+            has_sample: false,
+        }
+    }
+
+    /// Takes the time between a packet and its acknowledgement, and the delay that the peer says
+    /// it added. The delay is subtracted only as far as the minimum allows.
+    pub fn on_sample(&mut self, now: Timestamp, sample: Duration, ack_delay: Duration) {
+        if !self.has_sample || sample < self.min || now - self.min_at > MIN_RTT_LIFETIME {
+            self.min = sample;
+            self.min_at = now;
+        }
+        let adjusted =
+            if sample > self.min + ack_delay { sample - ack_delay } else { sample.min(self.min) };
+        self.latest = adjusted.max(Duration::from_micros(1));
+        if self.has_sample {
+            let error = self.smoothed.abs_diff(adjusted);
+            self.variance = (self.variance * 3 + error) / 4;
+            self.smoothed = (self.smoothed * 7 + adjusted) / 8;
+        } else {
+            self.smoothed = adjusted;
+            self.variance = adjusted / 2;
+            self.has_sample = true;
+        }
+    }
+
+    /// The newest sample without the peer's delay.
+    pub fn latest(&self) -> Duration {
+        self.latest
+    }
+
+    /// The smoothed round-trip time.
+    pub fn smoothed(&self) -> Duration {
+        self.smoothed
+    }
+
+    /// The minimum of the last half minute.
+    pub fn min(&self) -> Duration {
+        self.min
+    }
+
+    /// Time after which silence is suspicious (RFC 9002, section 6.2.1).
+    pub fn probe_timeout(&self, max_ack_delay: Duration) -> Duration {
+        self.smoothed + (self.variance * 4).max(Duration::from_millis(1)) + max_ack_delay
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn first_sample_replaces_the_guess_and_later_ones_are_smoothed() {
+        let mut rtt = RttEstimator::new(100 * MS);
+        rtt.on_sample(Timestamp::from_millis(1), 40 * MS, Duration::ZERO);
+        assert_eq!((rtt.smoothed(), rtt.min()), (40 * MS, 40 * MS));
+        rtt.on_sample(Timestamp::from_millis(2), 48 * MS, Duration::ZERO);
+        assert_eq!((rtt.smoothed(), rtt.min()), (41 * MS, 40 * MS));
+    }
+
+    #[test]
+    fn a_claimed_delay_never_pulls_a_sample_below_the_minimum() {
+        let mut rtt = RttEstimator::new(100 * MS);
+        rtt.on_sample(Timestamp::from_millis(1), 40 * MS, Duration::ZERO);
+        rtt.on_sample(Timestamp::from_millis(2), 50 * MS, 3600 * 1000 * MS);
+        assert!(rtt.latest() >= 40 * MS);
+        rtt.on_sample(Timestamp::from_millis(3), 50 * MS, 5 * MS);
+        assert_eq!(rtt.latest(), 45 * MS);
+    }
+
+    #[test]
+    fn an_old_minimum_is_forgotten_when_the_path_became_longer() {
+        let mut rtt = RttEstimator::new(100 * MS);
+        rtt.on_sample(Timestamp::from_millis(1), 10 * MS, Duration::ZERO);
+        rtt.on_sample(Timestamp::from_millis(40_000), 80 * MS, Duration::ZERO);
+        assert_eq!(rtt.min(), 80 * MS);
+    }
+}

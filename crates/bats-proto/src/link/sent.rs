@@ -1,0 +1,432 @@
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bats_types::Timestamp;
+
+use super::loss::LossEstimator;
+
+/// Least time that a packet may be overtaken by before it counts as lost.
+const MIN_REORDERING: Duration = Duration::from_millis(1);
+/// Packet numbers between two skipped ones at first, and at most; skipping more often costs
+/// more acknowledgement ranges, less often lets a liar go unseen for longer.
+const FIRST_SKIP_INTERVAL: u64 = 64;
+const MAX_SKIP_INTERVAL: u64 = 4_096;
+
+/// What must be said again if a packet is lost; data is not among it, the flow sees to that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Carried the flow's credit.
+    pub credit: bool,
+    /// Carried the confirmation of the handshake.
+    pub handshake_done: bool,
+    /// Carried post-handshake TLS data.
+    pub crypto: bool,
+    /// Was a path MTU probe.
+    pub mtu_probe: bool,
+    /// Carried coded data.
+    pub coded: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    InFlight,
+    Acknowledged,
+    Lost,
+    /// Given up after a long silence, without a verdict on the path.
+    Abandoned,
+    /// Never sent: acknowledging it is a lie (RFC 9000, section 21.4).
+    Skipped,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SentPacket {
+    sent_at: Timestamp,
+    cumulative: u64,
+    size: u16,
+    fate: Fate,
+    ack_eliciting: bool,
+    app_limited: bool,
+    contents: Contents,
+}
+
+/// Why an acknowledgement is a lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AckViolation {
+    /// Acknowledges a number not yet sent.
+    #[error("acknowledgement of packet {0}, which was not sent yet")]
+    NotSent(u64),
+    /// Acknowledges a number that was left out on purpose.
+    #[error("acknowledgement of packet {0}, which was never sent")]
+    Skipped(u64),
+}
+
+/// What an acknowledgement changed.
+#[derive(Debug, Default)]
+pub struct AckOutcome {
+    /// Largest packet newly acknowledged: (sent at, bytes sent through it, app-limited,
+    /// ack-eliciting, is it the largest that the frame names).
+    pub largest: Option<LargestAcked>,
+    /// Ack-eliciting bytes newly acknowledged.
+    pub acked_bytes: u64,
+    /// Ack-eliciting packets newly acknowledged.
+    pub acked_packets: u64,
+    /// Largest size acknowledged.
+    pub largest_size: u16,
+    /// Handshake confirmation was among them.
+    pub handshake_done_acked: bool,
+}
+
+/// The largest newly acknowledged packet.
+#[derive(Clone, Copy, Debug)]
+pub struct LargestAcked {
+    /// Packet number.
+    pub pn: u64,
+    /// When it was sent.
+    pub sent_at: Timestamp,
+    /// Bytes sent on the path through it.
+    pub cumulative: u64,
+    /// Whether it was sent when there was nothing more to send.
+    pub app_limited: bool,
+    /// Whether it asked for an acknowledgement.
+    pub ack_eliciting: bool,
+}
+
+/// What loss detection found.
+#[derive(Debug, Default)]
+pub struct LossOutcome {
+    /// Bytes newly declared lost.
+    pub lost_bytes: u64,
+    /// Packets newly declared lost.
+    pub lost_packets: u64,
+    /// Union of what was in them and must be said again.
+    pub contents: Contents,
+    /// The largest packet lost that was no MTU probe, and how many of that size class.
+    pub large_lost: u32,
+    /// Size of the largest of these.
+    pub large_size: u16,
+}
+
+/// Packets sent on one path: in flight, acknowledged, lost.
+#[derive(Debug)]
+pub struct SentPackets {
+    packets: VecDeque<SentPacket>,
+    /// Packet number of `packets[0]`.
+    base: u64,
+    /// Everything below is resolved.
+    scan: u64,
+    largest_acked: Option<u64>,
+    largest_acked_sent_at: Timestamp,
+    cumulative_bytes: u64,
+    in_flight: u64,
+    eliciting_in_flight: u64,
+    reordering: Duration,
+    next_skip: u64,
+    skip_interval: u64,
+    last_eliciting_at: Timestamp,
+    /// Losses that turned out not to be.
+    pub spurious: u64,
+    /// Packets declared lost.
+    pub lost: u64,
+    /// Loss of the path before repair.
+    pub loss: LossEstimator,
+}
+
+impl SentPackets {
+    /// `skip_phase` decides which number is the first to be left out.
+    pub fn new(skip_phase: u64) -> Self {
+        Self {
+            packets: VecDeque::new(),
+            base: 0,
+            scan: 0,
+            largest_acked: None,
+            largest_acked_sent_at: Timestamp::ZERO,
+            cumulative_bytes: 0,
+            in_flight: 0,
+            eliciting_in_flight: 0,
+            reordering: MIN_REORDERING,
+            next_skip: 8 + skip_phase % FIRST_SKIP_INTERVAL,
+            skip_interval: FIRST_SKIP_INTERVAL,
+            last_eliciting_at: Timestamp::ZERO,
+            spurious: 0,
+            lost: 0,
+            loss: LossEstimator::default(),
+        }
+    }
+
+    /// The number of the next packet. Now and then a number is left out, so that who
+    /// acknowledges what did not arrive is found out; `random` decides where.
+    pub fn next_number(&mut self, now: Timestamp, random: u64) -> u64 {
+        let pn = self.base + self.packets.len() as u64;
+        if pn < self.next_skip {
+            return pn;
+        }
+        self.packets.push_back(SentPacket {
+            sent_at: now,
+            cumulative: self.cumulative_bytes,
+            size: 0,
+            fate: Fate::Skipped,
+            ack_eliciting: false,
+            app_limited: false,
+            contents: Contents::default(),
+        });
+        self.skip_interval = (self.skip_interval * 2).min(MAX_SKIP_INTERVAL);
+        self.next_skip = pn + 1 + self.skip_interval / 2 + random % self.skip_interval;
+        pn + 1
+    }
+
+    /// The number that the next packet has at least.
+    pub fn peek_next(&self) -> u64 {
+        self.base + self.packets.len() as u64
+    }
+
+    /// Records the packet whose number `next_number` gave last.
+    pub fn on_sent(
+        &mut self,
+        now: Timestamp,
+        size: usize,
+        ack_eliciting: bool,
+        app_limited: bool,
+        contents: Contents,
+    ) {
+        self.cumulative_bytes += size as u64;
+        if ack_eliciting {
+            self.in_flight += size as u64;
+            self.eliciting_in_flight += 1;
+            self.last_eliciting_at = now;
+        }
+        self.packets.push_back(SentPacket {
+            sent_at: now,
+            cumulative: self.cumulative_bytes,
+            size: size as u16,
+            fate: Fate::InFlight,
+            ack_eliciting,
+            app_limited,
+            contents,
+        });
+    }
+
+    /// Bytes of ack-eliciting packets neither acknowledged nor lost.
+    pub fn bytes_in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Whether an answer is owed by the peer.
+    pub fn expects_ack(&self) -> bool {
+        self.eliciting_in_flight > 0
+    }
+
+    /// When the last ack-eliciting packet was sent.
+    pub fn last_eliciting_at(&self) -> Timestamp {
+        self.last_eliciting_at
+    }
+
+    /// Takes the ranges of an acknowledgement, newest first, (first, last) inclusive.
+    pub fn on_ack(
+        &mut self,
+        ranges: &[(u64, u64)],
+        min_rtt: Duration,
+    ) -> Result<AckOutcome, AckViolation> {
+        let mut outcome = AckOutcome::default();
+        let end = self.base + self.packets.len() as u64;
+        if let Some(&(_, largest)) = ranges.first()
+            && largest >= end
+        {
+            return Err(AckViolation::NotSent(largest));
+        }
+        for &(first, last) in ranges {
+            if last < self.base {
+                break;
+            }
+            for pn in (first.max(self.base)..=last).rev() {
+                let packet = &mut self.packets[(pn - self.base) as usize];
+                match packet.fate {
+                    Fate::Acknowledged => continue,
+                    Fate::Skipped => return Err(AckViolation::Skipped(pn)),
+                    Fate::Abandoned => {}
+                    Fate::InFlight => {
+                        if packet.ack_eliciting {
+                            self.in_flight -= u64::from(packet.size);
+                            self.eliciting_in_flight -= 1;
+                        }
+                    }
+                    Fate::Lost => {
+                        self.spurious += 1;
+                        self.loss.on_spurious();
+                        self.reordering = (self.reordering * 2).min(min_rtt.max(MIN_REORDERING));
+                    }
+                }
+                packet.fate = Fate::Acknowledged;
+                if packet.ack_eliciting {
+                    outcome.acked_bytes += u64::from(packet.size);
+                    outcome.acked_packets += 1;
+                }
+                outcome.largest_size = outcome.largest_size.max(packet.size);
+                outcome.handshake_done_acked |= packet.contents.handshake_done;
+                if outcome.largest.is_none() {
+                    outcome.largest = Some(LargestAcked {
+                        pn,
+                        sent_at: packet.sent_at,
+                        cumulative: packet.cumulative,
+                        app_limited: packet.app_limited,
+                        ack_eliciting: packet.ack_eliciting,
+                    });
+                }
+                if self.largest_acked.is_none_or(|largest| pn > largest) {
+                    self.largest_acked = Some(pn);
+                    self.largest_acked_sent_at = packet.sent_at;
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// How long a packet may be overtaken before it counts as lost.
+    fn reordering_time(&self, min_rtt: Duration) -> Duration {
+        self.reordering.max(min_rtt / 16)
+    }
+
+    /// Declares lost what was overtaken for too long (RFC 8985) and forgets what is settled.
+    /// `forget_after` is how long a lost packet is remembered in case it arrives after all.
+    pub fn detect_losses(&mut self, min_rtt: Duration, forget_after: Duration) -> LossOutcome {
+        let mut outcome = LossOutcome::default();
+        let Some(largest_acked) = self.largest_acked else { return outcome };
+        let threshold =
+            self.largest_acked_sent_at.saturating_sub(self.reordering_time(min_rtt));
+        self.scan = self.scan.max(self.base);
+        while self.scan <= largest_acked {
+            let packet = &mut self.packets[(self.scan - self.base) as usize];
+            if packet.sent_at > threshold {
+                break;
+            }
+            match packet.fate {
+                Fate::InFlight => {
+                    packet.fate = Fate::Lost;
+                    if packet.ack_eliciting {
+                        self.in_flight -= u64::from(packet.size);
+                        self.eliciting_in_flight -= 1;
+                    }
+                    if !packet.contents.mtu_probe {
+                        self.lost += 1;
+                        self.loss.on_resolved(true);
+                        outcome.lost_bytes += u64::from(packet.size);
+                        outcome.lost_packets += 1;
+                        if packet.size > super::mtu::BASE_UDP_PAYLOAD {
+                            outcome.large_lost += 1;
+                            outcome.large_size = outcome.large_size.max(packet.size);
+                        }
+                    }
+                    outcome.contents.credit |= packet.contents.credit;
+                    outcome.contents.handshake_done |= packet.contents.handshake_done;
+                    outcome.contents.crypto |= packet.contents.crypto;
+                }
+                Fate::Acknowledged => self.loss.on_resolved(false),
+                Fate::Lost | Fate::Abandoned | Fate::Skipped => {}
+            }
+            self.scan += 1;
+        }
+        let forget = self.largest_acked_sent_at.saturating_sub(forget_after);
+        while self.base < self.scan {
+            let Some(packet) = self.packets.front() else { break };
+            if packet.fate != Fate::Acknowledged && packet.sent_at > forget {
+                break;
+            }
+            self.packets.pop_front();
+            self.base += 1;
+        }
+        outcome
+    }
+
+    /// Gives up on everything in flight: after a long silence it only blocks the window. Not
+    /// counted as loss of the path, nothing is known about it.
+    pub fn abandon_in_flight(&mut self) -> Contents {
+        let mut contents = Contents::default();
+        for packet in &mut self.packets {
+            if packet.fate == Fate::InFlight {
+                packet.fate = Fate::Abandoned;
+                contents.credit |= packet.contents.credit;
+                contents.handshake_done |= packet.contents.handshake_done;
+                contents.crypto |= packet.contents.crypto;
+            }
+        }
+        self.in_flight = 0;
+        self.eliciting_in_flight = 0;
+        contents
+    }
+
+    /// Packets remembered.
+    pub fn packets_tracked(&self) -> usize {
+        self.packets.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(16);
+
+    fn send(sent: &mut SentPackets, ms: u64) -> u64 {
+        let now = Timestamp::from_millis(ms);
+        let pn = sent.next_number(now, ms);
+        sent.on_sent(now, 1000, true, false, Contents { coded: true, ..Contents::default() });
+        pn
+    }
+
+    #[test]
+    fn overtaken_packets_are_lost_and_late_ones_forgiven() {
+        let mut sent = SentPackets::new(1000);
+        (0..10).for_each(|i| assert_eq!(send(&mut sent, i), i));
+        sent.on_ack(&[(9, 9), (0, 3)], RTT).unwrap();
+        let outcome = sent.detect_losses(RTT, 10 * RTT);
+        // Packet 9 left at 9 ms; 4 to 8 were overtaken by 1 ms and more.
+        assert_eq!(outcome.lost_packets, 5);
+        assert_eq!(sent.bytes_in_flight(), 0);
+        let late = sent.on_ack(&[(8, 9)], RTT).unwrap();
+        assert_eq!((late.acked_packets, sent.spurious), (1, 1));
+        assert_eq!(sent.loss.losses(), 4);
+    }
+
+    #[test]
+    fn acknowledging_the_unsent_is_a_violation() {
+        let mut sent = SentPackets::new(0);
+        send(&mut sent, 0);
+        assert_eq!(sent.on_ack(&[(1, 1)], RTT).unwrap_err(), AckViolation::NotSent(1));
+    }
+
+    #[test]
+    fn whoever_acknowledges_everything_is_caught_within_a_few_hundred_packets() {
+        let mut sent = SentPackets::new(5);
+        let mut last = 0;
+        for i in 0..200 {
+            last = send(&mut sent, i);
+        }
+        assert!(last > 199, "numbers are left out");
+        assert!(matches!(sent.on_ack(&[(0, last)], RTT), Err(AckViolation::Skipped(_))));
+    }
+
+    proptest! {
+        /// In-flight accounting equals a recount, whatever is acknowledged in which order.
+        #[test]
+        fn in_flight_equals_a_recount(acks in prop::collection::vec((0_u64..300, 0_u64..20), 1..60)) {
+            let mut sent = SentPackets::new(9);
+            let mut real = Vec::new();
+            for i in 0..250 {
+                real.push(send(&mut sent, i));
+            }
+            let mut now_lost = 0;
+            for (first, len) in acks {
+                let last = first + len;
+                let honest: Vec<u64> = (first..=last).filter(|pn| real.contains(pn)).collect();
+                for pn in honest.iter().rev() {
+                    sent.on_ack(&[(*pn, *pn)], RTT).unwrap();
+                }
+                now_lost += sent.detect_losses(RTT, Duration::from_secs(100)).lost_packets;
+                let in_flight = sent.packets.iter().filter(|p| p.fate == Fate::InFlight).count() as u64;
+                prop_assert_eq!(sent.bytes_in_flight(), in_flight * 1000);
+            }
+            prop_assert_eq!(now_lost, sent.lost);
+        }
+    }
+}

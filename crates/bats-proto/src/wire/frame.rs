@@ -1,0 +1,268 @@
+//! Frames of control packets: what two neighbours tell each other beside data.
+//!
+//! A frame is a type octet and its fields; integers are variable-length (RFC 9000, section 16).
+//!
+//! ```text
+//! 0x00 PADDING
+//! 0x01 PING
+//! 0x02 ACK             largest, delay_us, received_at_us, ce_count, range_count,
+//!                      first_length, { gap, length } ...
+//! 0x03 RANK            see `rank`
+//! 0x04 CREDIT          symbols
+//! 0x05 HANDSHAKE_DONE
+//! 0x06 CRYPTO          offset, length, TLS data
+//! 0x07 CLOSE           application (0, 1), code, length, UTF-8 text
+//! 0x08 FRAGMENT        id, index, kind, last (0, 1), part of a coded payload (rest of packet)
+//! ```
+//!
+//! ACK ranges are as in RFC 9000, section 19.3.1: `first_length` is the number of packets before
+//! the largest one in its range, `gap` the number of missing packets less one, `length` again
+//! packets less one. `received_at_us` is when the largest packet arrived, on the receiver's
+//! clock, whose epoch is nobody's business: only differences are used.
+
+use core::time::Duration;
+
+use bats_types::Timestamp;
+
+use super::rank::RankFeedback;
+use super::short_header::PacketKind;
+use super::varint::{Reader, Writer};
+
+/// Ranges that an acknowledgement may have; a peer that sends more is closed.
+pub const MAX_ACK_RANGES: u64 = 1_024;
+/// Octets of the text of a CLOSE frame.
+pub const MAX_CLOSE_TEXT: usize = 256;
+
+const PADDING: u8 = 0x00;
+const PING: u8 = 0x01;
+const ACK: u8 = 0x02;
+const RANK: u8 = 0x03;
+const CREDIT: u8 = 0x04;
+const HANDSHAKE_DONE: u8 = 0x05;
+const CRYPTO: u8 = 0x06;
+const CLOSE: u8 = 0x07;
+const FRAGMENT: u8 = 0x08;
+
+/// An acknowledgement without its ranges, which stand in a buffer of the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckHeader {
+    /// Largest packet number acknowledged.
+    pub largest: u64,
+    /// Time between its arrival and this frame.
+    pub delay: Duration,
+    /// Its arrival on the receiver's clock, in whole microseconds.
+    pub received_at: Timestamp,
+    /// Packets with an ECN-CE mark so far.
+    pub ce_count: u64,
+}
+
+/// One frame.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame<'a> {
+    /// Asks for an acknowledgement.
+    Ping,
+    /// Acknowledgement; the ranges are in the buffer handed to [`decode`].
+    Ack(AckHeader),
+    /// The flow's feedback.
+    Rank(RankFeedback),
+    /// Symbols that the peer may have sent in all.
+    Credit(u64),
+    /// The server has the client's Finished.
+    HandshakeDone,
+    /// TLS data after the handshake.
+    Crypto {
+        /// Offset in the TLS stream.
+        offset: u64,
+        /// The data.
+        data: &'a [u8],
+    },
+    /// The end.
+    Close {
+        /// Whether the application (1) or the protocol (0) closed.
+        application: bool,
+        /// The application's or protocol's code.
+        code: u64,
+        /// Why.
+        reason: &'a str,
+    },
+    /// Part of a coded packet that no longer fits the path.
+    Fragment {
+        /// Which packet.
+        id: u64,
+        /// Which part.
+        index: u64,
+        /// What the whole is.
+        kind: PacketKind,
+        /// Whether this is the last part.
+        last: bool,
+        /// The part.
+        data: &'a [u8],
+    },
+}
+
+/// A frame that breaks the rules; the text names which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed frame: {0}")]
+pub struct MalformedFrame(pub &'static str);
+
+/// Reads the next frame, `None` at the end. The ranges of an ACK go to `ranges`, newest first,
+/// (first, last) inclusive.
+pub fn decode<'a>(
+    reader: &mut Reader<'a>,
+    ranges: &mut Vec<(u64, u64)>,
+) -> Result<Option<Frame<'a>>, MalformedFrame> {
+    const TRUNCATED: MalformedFrame = MalformedFrame("truncated");
+    let frame_type = loop {
+        match reader.u8() {
+            None => return Ok(None),
+            Some(PADDING) => {}
+            Some(other) => break other,
+        }
+    };
+    let mut int = |reader: &mut Reader<'a>| reader.varint().ok_or(TRUNCATED);
+    let frame = match frame_type {
+        PING => Frame::Ping,
+        ACK => Frame::Ack(decode_ack(reader, ranges)?),
+        RANK => {
+            Frame::Rank(RankFeedback::decode(reader).ok_or(MalformedFrame("rank feedback"))?)
+        }
+        CREDIT => Frame::Credit(int(reader)?),
+        HANDSHAKE_DONE => Frame::HandshakeDone,
+        CRYPTO => {
+            let offset = int(reader)?;
+            let len = usize::try_from(int(reader)?).map_err(|_| TRUNCATED)?;
+            Frame::Crypto { offset, data: reader.take(len).ok_or(TRUNCATED)? }
+        }
+        CLOSE => {
+            let application = int(reader)? == 1;
+            let code = int(reader)?;
+            let len = usize::try_from(int(reader)?).map_err(|_| TRUNCATED)?;
+            let text = reader.take(len).ok_or(TRUNCATED)?;
+            let reason =
+                core::str::from_utf8(text).map_err(|_| MalformedFrame("close text not UTF-8"))?;
+            Frame::Close { application, code, reason }
+        }
+        FRAGMENT => {
+            let id = int(reader)?;
+            let index = int(reader)?;
+            let kind = match int(reader)? {
+                1 => PacketKind::Source,
+                2 => PacketKind::Repair,
+                3 => PacketKind::Recoded,
+                _ => return Err(MalformedFrame("fragment of something that is not coded")),
+            };
+            let last = int(reader)? == 1;
+            Frame::Fragment { id, index, kind, last, data: reader.rest() }
+        }
+        _ => return Err(MalformedFrame("unknown frame type")),
+    };
+    Ok(Some(frame))
+}
+
+fn decode_ack(
+    reader: &mut Reader<'_>,
+    ranges: &mut Vec<(u64, u64)>,
+) -> Result<AckHeader, MalformedFrame> {
+    const BAD: MalformedFrame = MalformedFrame("acknowledgement ranges");
+    ranges.clear();
+    let largest = reader.varint().ok_or(BAD)?;
+    let delay = Duration::from_micros(reader.varint().ok_or(BAD)?);
+    let received_at = Timestamp::from_micros(reader.varint().ok_or(BAD)?);
+    let ce_count = reader.varint().ok_or(BAD)?;
+    let count = reader.varint().ok_or(BAD)?;
+    if count >= MAX_ACK_RANGES {
+        return Err(MalformedFrame("too many acknowledgement ranges"));
+    }
+    let mut first = largest.checked_sub(reader.varint().ok_or(BAD)?).ok_or(BAD)?;
+    ranges.push((first, largest));
+    for _ in 0..count {
+        let gap = reader.varint().ok_or(BAD)?;
+        let last = first.checked_sub(gap).and_then(|n| n.checked_sub(2)).ok_or(BAD)?;
+        first = last.checked_sub(reader.varint().ok_or(BAD)?).ok_or(BAD)?;
+        ranges.push((first, last));
+    }
+    Ok(AckHeader { largest, delay, received_at, ce_count })
+}
+
+/// Writes an acknowledgement; older ranges that do not fit are left out. `None` if not even the
+/// newest fits, or if there is none.
+pub fn encode_ack(writer: &mut Writer<'_>, ack: &AckHeader, ranges: &[(u64, u64)]) -> Option<()> {
+    /// Two integers of up to 8 octets: what one more range costs at most.
+    const RANGE_BOUND: usize = 16;
+    /// Type and six integers.
+    const HEADER_BOUND: usize = 1 + 6 * 8;
+    if writer.remaining() < HEADER_BOUND {
+        return None;
+    }
+    let &(first, largest) = ranges.first()?;
+    let mut fitting = 1;
+    let mut room = writer.remaining() - HEADER_BOUND;
+    let mut previous_first = first;
+    for &(first, last) in &ranges[1..] {
+        let small = previous_first - last < 60 && last - first < 60;
+        let bound = if small { 2 } else { RANGE_BOUND };
+        if room < bound {
+            break;
+        }
+        room -= bound;
+        fitting += 1;
+        previous_first = first;
+    }
+    writer.u8(ACK)?;
+    writer.varint(largest)?;
+    writer.varint(ack.delay.as_micros().min(1 << 40) as u64)?;
+    writer.varint(ack.received_at.as_micros())?;
+    writer.varint(ack.ce_count)?;
+    writer.varint(fitting - 1)?;
+    writer.varint(largest - first)?;
+    let mut previous_first = first;
+    for &(first, last) in &ranges[1..fitting as usize] {
+        writer.varint(previous_first - last - 2)?;
+        writer.varint(last - first)?;
+        previous_first = first;
+    }
+    Some(())
+}
+
+/// Writes any other frame. `None` if it does not fit; the writer is then in an undefined state
+/// and must be rewound by the caller.
+pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
+    match frame {
+        Frame::Ping => writer.u8(PING),
+        Frame::Ack(_) => None,
+        Frame::Rank(feedback) => {
+            writer.u8(RANK)?;
+            feedback.encode(writer)
+        }
+        Frame::Credit(symbols) => {
+            writer.u8(CREDIT)?;
+            writer.varint(*symbols)
+        }
+        Frame::HandshakeDone => writer.u8(HANDSHAKE_DONE),
+        Frame::Crypto { offset, data } => {
+            writer.u8(CRYPTO)?;
+            writer.varint(*offset)?;
+            writer.varint(data.len() as u64)?;
+            writer.bytes(data)
+        }
+        Frame::Close { application, code, reason } => {
+            let mut end = reason.len().min(MAX_CLOSE_TEXT);
+            while !reason.is_char_boundary(end) {
+                end -= 1;
+            }
+            writer.u8(CLOSE)?;
+            writer.varint(u64::from(*application))?;
+            writer.varint(*code)?;
+            writer.varint(end as u64)?;
+            writer.bytes(&reason.as_bytes()[..end])
+        }
+        Frame::Fragment { id, index, kind, last, data } => {
+            writer.u8(FRAGMENT)?;
+            writer.varint(*id)?;
+            writer.varint(*index)?;
+            writer.varint(*kind as u64)?;
+            writer.varint(u64::from(*last))?;
+            writer.bytes(data)
+        }
+    }
+}

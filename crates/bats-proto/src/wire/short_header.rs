@@ -1,0 +1,150 @@
+//! The hop header of packets that carry data: path, packet number, key phase.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-+-+-+-+-+-+-+-+
+//! |0|G G|R R|K K|P|
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |                  Destination connection ID                    |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |              Packet number, low 32 bits (protected)           |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |  Payload (sealed) ...                   + 16 octets of tag    |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! ```
+//!
+//! G: random, ignored by receivers (greasing). R: zero. K: [`PacketKind`]. P: key phase.
+//! The low five bits of the first octet and the packet number are masked as in RFC 9001,
+//! section 5.4; the sample is the 16 octets that follow the packet number. The header in clear
+//! is the associated data of the seal.
+
+/// Octets of the header.
+pub const SHORT_HEADER_LEN: usize = 9;
+/// Octets of the tag behind the payload.
+pub const TAG_LEN: usize = 16;
+/// Octets that a packet has beyond its payload.
+pub const SHORT_OVERHEAD: usize = SHORT_HEADER_LEN + TAG_LEN;
+const PROTECTED_BITS: u8 = 0x1f;
+const RESERVED_BITS: u8 = 0x18;
+
+/// What the payload of a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketKind {
+    /// Control frames of the link.
+    Control = 0,
+    /// A source symbol: a column of an S-batch.
+    Source = 1,
+    /// A column of an R-batch.
+    Repair = 2,
+    /// A combination of columns with its coefficient vector.
+    Recoded = 3,
+}
+
+/// The fields of a header after its protection is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortHeader {
+    /// Kind of the payload.
+    pub kind: PacketKind,
+    /// Lowest bit of the key generation.
+    pub key_phase: bool,
+    /// Receiver's connection ID.
+    pub destination: [u8; 4],
+    /// Low 32 bits of the packet number.
+    pub packet_number: u32,
+}
+
+impl ShortHeader {
+    /// Writes the header in clear. `grease` fills the ignored bits.
+    pub fn encode(&self, grease: u8, out: &mut [u8; SHORT_HEADER_LEN]) {
+        out[0] = (grease & 0x60) | (self.kind as u8) << 1 | u8::from(self.key_phase);
+        out[1..5].copy_from_slice(&self.destination);
+        out[5..9].copy_from_slice(&self.packet_number.to_be_bytes());
+    }
+
+    /// Reads a header in clear; `None` if it is too short, a long header or has reserved bits.
+    pub fn decode(packet: &[u8]) -> Option<Self> {
+        let header: &[u8; SHORT_HEADER_LEN] = packet.first_chunk()?;
+        if header[0] & 0x80 != 0 || header[0] & RESERVED_BITS != 0 {
+            return None;
+        }
+        let kind = match header[0] >> 1 & 3 {
+            0 => PacketKind::Control,
+            1 => PacketKind::Source,
+            2 => PacketKind::Repair,
+            _ => PacketKind::Recoded,
+        };
+        Some(Self {
+            kind,
+            key_phase: header[0] & 1 == 1,
+            destination: [header[1], header[2], header[3], header[4]],
+            packet_number: u32::from_be_bytes([header[5], header[6], header[7], header[8]]),
+        })
+    }
+}
+
+/// The connection ID of a short packet, readable without keys. `None` for long packets and for
+/// datagrams that are too short to be a packet.
+pub fn destination(datagram: &[u8]) -> Option<[u8; 4]> {
+    if datagram.len() < SHORT_OVERHEAD || datagram[0] & 0x80 != 0 {
+        return None;
+    }
+    datagram[1..5].try_into().ok()
+}
+
+/// The 16 octets that the header mask is computed from.
+pub fn sample(packet: &[u8]) -> Option<&[u8; 16]> {
+    packet.get(SHORT_HEADER_LEN..)?.first_chunk()
+}
+
+/// Applies or removes the header protection.
+pub fn apply_mask(packet: &mut [u8], mask: [u8; 5]) {
+    packet[0] ^= mask[0] & PROTECTED_BITS;
+    for (octet, mask) in packet[5..9].iter_mut().zip(&mask[1..]) {
+        *octet ^= mask;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn golden_octets() {
+        let header = ShortHeader {
+            kind: PacketKind::Repair,
+            key_phase: true,
+            destination: [1, 2, 3, 4],
+            packet_number: 0x0a0b_0c0d,
+        };
+        let mut out = [0; SHORT_HEADER_LEN];
+        header.encode(0xff, &mut out);
+        assert_eq!(out, [0x65, 1, 2, 3, 4, 0x0a, 0x0b, 0x0c, 0x0d]);
+    }
+
+    #[test]
+    fn long_and_reserved_headers_are_not_short_ones() {
+        assert_eq!(ShortHeader::decode(&[0x80; 40]), None);
+        assert_eq!(ShortHeader::decode(&[0x10; 40]), None);
+        assert_eq!(ShortHeader::decode(&[0; 8]), None);
+        assert_eq!(destination(&[0; SHORT_OVERHEAD - 1]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_inverts_encoding(kind in 0_u8..4, key_phase: bool, destination: [u8; 4],
+                                     packet_number: u32, grease: u8, mask: [u8; 5]) {
+            let kind = [PacketKind::Control, PacketKind::Source, PacketKind::Repair,
+                        PacketKind::Recoded][kind as usize];
+            let header = ShortHeader { kind, key_phase, destination, packet_number };
+            let mut packet = [0; 40];
+            header.encode(grease, packet.first_chunk_mut().unwrap());
+            apply_mask(&mut packet, mask);
+            prop_assert_eq!(super::destination(&packet), Some(destination));
+            apply_mask(&mut packet, mask);
+            prop_assert_eq!(ShortHeader::decode(&packet), Some(header));
+        }
+    }
+}

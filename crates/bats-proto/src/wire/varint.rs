@@ -1,0 +1,196 @@
+//! Reading and writing of octets and variable-length integers (RFC 9000, section 16).
+
+/// Largest value of a variable-length integer.
+pub const MAX_VARINT: u64 = (1 << 62) - 1;
+
+/// Reads from the front of a slice; every method answers `None` beyond the end.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Starts at the front of `octets`.
+    pub fn new(octets: &'a [u8]) -> Self {
+        Self { rest: octets }
+    }
+
+    /// Octets not yet read.
+    pub fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Whether everything was read.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// One octet.
+    pub fn u8(&mut self) -> Option<u8> {
+        let (&octet, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(octet)
+    }
+
+    /// Two octets, most significant first.
+    pub fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes(self.array()?))
+    }
+
+    /// Four octets, most significant first.
+    pub fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_be_bytes(self.array()?))
+    }
+
+    /// A fixed number of octets.
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (&octets, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(octets)
+    }
+
+    /// A variable-length integer.
+    pub fn varint(&mut self) -> Option<u64> {
+        let &first = self.rest.first()?;
+        let len = 1 << (first >> 6);
+        let octets = self.take(len)?;
+        let value = octets[1..].iter().fold(u64::from(first & 0x3f), |v, &o| v << 8 | u64::from(o));
+        Some(value)
+    }
+
+    /// The next `len` octets.
+    pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (octets, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(octets)
+    }
+
+    /// Everything that is left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        core::mem::take(&mut self.rest)
+    }
+}
+
+/// Writes to a slice of fixed length; every method answers `None` if it does not fit and then
+/// writes nothing.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    buffer: &'a mut [u8],
+    written: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// Starts at the front of `buffer`.
+    pub fn new(buffer: &'a mut [u8]) -> Self {
+        Self { buffer, written: 0 }
+    }
+
+    /// Octets written so far.
+    pub fn written(&self) -> usize {
+        self.written
+    }
+
+    /// Octets that still fit.
+    pub fn remaining(&self) -> usize {
+        self.buffer.len() - self.written
+    }
+
+    /// Goes back to an earlier `written()`.
+    pub fn rewind(&mut self, written: usize) {
+        self.written = self.written.min(written);
+    }
+
+    /// Some octets.
+    pub fn bytes(&mut self, octets: &[u8]) -> Option<()> {
+        let end = self.written.checked_add(octets.len())?;
+        self.buffer.get_mut(self.written..end)?.copy_from_slice(octets);
+        self.written = end;
+        Some(())
+    }
+
+    /// One octet.
+    pub fn u8(&mut self, octet: u8) -> Option<()> {
+        self.bytes(&[octet])
+    }
+
+    /// Two octets, most significant first.
+    pub fn u16(&mut self, value: u16) -> Option<()> {
+        self.bytes(&value.to_be_bytes())
+    }
+
+    /// Four octets, most significant first.
+    pub fn u32(&mut self, value: u32) -> Option<()> {
+        self.bytes(&value.to_be_bytes())
+    }
+
+    /// A variable-length integer in its shortest form; `None` above [`MAX_VARINT`], too.
+    pub fn varint(&mut self, value: u64) -> Option<()> {
+        match value {
+            0..=0x3f => self.u8(value as u8),
+            0x40..=0x3fff => self.u16(value as u16 | 0x4000),
+            0x4000..=0x3fff_ffff => self.u32(value as u32 | 0x8000_0000),
+            _ if value <= MAX_VARINT => self.bytes(&(value | 0xc000_0000_0000_0000).to_be_bytes()),
+            _ => None,
+        }
+    }
+}
+
+/// Octets of `value` as a variable-length integer.
+pub fn varint_len(value: u64) -> usize {
+    match value {
+        0..=0x3f => 1,
+        0x40..=0x3fff => 2,
+        0x4000..=0x3fff_ffff => 4,
+        _ => 8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The examples of RFC 9000, appendix A.1.
+    #[test]
+    fn examples_of_the_rfc() {
+        let cases: [(&[u8], u64); 4] = [
+            (&[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c], 151_288_809_941_952_652),
+            (&[0x9d, 0x7f, 0x3e, 0x7d], 494_878_333),
+            (&[0x7b, 0xbd], 15_293),
+            (&[0x25], 37),
+        ];
+        for (octets, value) in cases {
+            assert_eq!(Reader::new(octets).varint(), Some(value));
+            let mut buffer = [0; 8];
+            let mut writer = Writer::new(&mut buffer);
+            writer.varint(value).unwrap();
+            assert_eq!(writer.written(), octets.len());
+            assert_eq!(&buffer[..octets.len()], octets);
+        }
+        assert_eq!(Reader::new(&[0x40, 0x25]).varint(), Some(37));
+    }
+
+    #[test]
+    fn nothing_is_read_or_written_beyond_the_end() {
+        assert_eq!(Reader::new(&[0xc0, 0, 0]).varint(), None);
+        assert_eq!(Reader::new(&[1]).u16(), None);
+        let mut buffer = [7; 1];
+        let mut writer = Writer::new(&mut buffer);
+        assert_eq!(writer.varint(64), None);
+        assert_eq!(writer.varint(MAX_VARINT + 1), None);
+        assert_eq!((writer.written(), buffer[0]), (0, 7));
+    }
+
+    proptest! {
+        #[test]
+        fn reading_inverts_writing(value in 0..=MAX_VARINT) {
+            let mut buffer = [0; 8];
+            let mut writer = Writer::new(&mut buffer);
+            writer.varint(value).unwrap();
+            let written = writer.written();
+            prop_assert_eq!(written, varint_len(value));
+            prop_assert_eq!(Reader::new(&buffer[..written]).varint(), Some(value));
+        }
+    }
+}
