@@ -1,0 +1,247 @@
+//! Matrix products over GF(256): the one primitive that all coding is made of, in the fastest form
+//! that the processor has.
+//!
+//! All kernels give the same octets. [`Kernel::active`] is chosen once per process; the environment
+//! variable `OPENBATS_KERNEL` forces another choice, for measurements and for tests.
+
+use alloc::vec::Vec;
+use core::fmt;
+use std::sync::OnceLock;
+
+use crate::rows::{ALIGNMENT, padded_length};
+
+mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+/// Name of the environment variable that forces a kernel.
+pub const ENVIRONMENT_VARIABLE: &str = "OPENBATS_KERNEL";
+
+/// What happens to the former content of the outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// `out = M * rows`
+    Overwrite,
+    /// `out ^= M * rows`
+    Accumulate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Scalar,
+    #[cfg(target_arch = "x86_64")]
+    Ssse3,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    GfniAvx2,
+    #[cfg(target_arch = "x86_64")]
+    GfniAvx512,
+}
+
+/// All kinds of this architecture, slowest first.
+const KINDS: &[Kind] = &[
+    Kind::Scalar,
+    #[cfg(target_arch = "x86_64")]
+    Kind::Ssse3,
+    #[cfg(target_arch = "x86_64")]
+    Kind::Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Kind::GfniAvx2,
+    #[cfg(target_arch = "x86_64")]
+    Kind::GfniAvx512,
+];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Self::Ssse3 => "ssse3",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::GfniAvx2 => "gfni-avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::GfniAvx512 => "gfni-avx512",
+        }
+    }
+
+    fn is_supported(self) -> bool {
+        match self {
+            Self::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Ssse3 => is_x86_feature_detected!("ssse3"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2"),
+            #[cfg(target_arch = "x86_64")]
+            Self::GfniAvx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("gfni"),
+            #[cfg(target_arch = "x86_64")]
+            Self::GfniAvx512 => {
+                is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("gfni")
+            }
+        }
+    }
+}
+
+/// A name that is no kernel of this processor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownKernel {
+    name: String,
+}
+
+impl fmt::Display for UnknownKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no kernel \"{}\" on this processor; choices:", self.name)?;
+        Kernel::available().try_for_each(|kernel| write!(f, " {}", kernel.name()))
+    }
+}
+
+impl core::error::Error for UnknownKernel {}
+
+/// A kernel that this processor can run; there is no way to make another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel(Kind);
+
+impl Kernel {
+    /// The kernel of this process: the one that `OPENBATS_KERNEL` names, else (also when that name
+    /// is unknown, see [`Kernel::from_environment`]) the fastest.
+    #[must_use]
+    pub fn active() -> Self {
+        static ACTIVE: OnceLock<Kernel> = OnceLock::new();
+        *ACTIVE.get_or_init(|| Self::from_environment().ok().flatten().unwrap_or_else(Self::best))
+    }
+
+    /// The kernel that `OPENBATS_KERNEL` names, if it is set.
+    ///
+    /// # Errors
+    /// The variable names no kernel of this processor. Programs that start should say so.
+    pub fn from_environment() -> Result<Option<Self>, UnknownKernel> {
+        match std::env::var_os(ENVIRONMENT_VARIABLE) {
+            None => Ok(None),
+            Some(name) => Self::by_name(&name.to_string_lossy()).map(Some),
+        }
+    }
+
+    /// The fastest kernel of this processor.
+    #[must_use]
+    pub fn best() -> Self {
+        Self::available().last().unwrap_or(Self(Kind::Scalar))
+    }
+
+    /// All kernels of this processor, slowest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        KINDS.iter().copied().filter(|kind| kind.is_supported()).map(Self)
+    }
+
+    /// The kernel of a name: `scalar`, `ssse3`, `avx2`, `gfni-avx2` or `gfni-avx512`.
+    ///
+    /// # Errors
+    /// The name is unknown or the processor lacks the instructions.
+    pub fn by_name(name: &str) -> Result<Self, UnknownKernel> {
+        Self::available()
+            .find(|kernel| kernel.name() == name)
+            .ok_or_else(|| UnknownKernel { name: name.into() })
+    }
+
+    /// Name as in `OPENBATS_KERNEL`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Whether a multiply-add costs about as much as a copy (GFNI): wide windows pay.
+    #[must_use]
+    pub fn is_fast(self) -> bool {
+        self.name().starts_with("gfni")
+    }
+
+    /// `outputs[i] = sum over j of matrix[i * n + j] * rows[j]` on the first `len` octets, or the
+    /// same added to the outputs. Rows need not be contiguous; they should be 64-byte aligned.
+    ///
+    /// # Panics
+    /// `len` is no multiple of 64, a row or an output is shorter, or the matrix has not
+    /// `outputs.len() * rows.len()` entries: errors of the caller, never of input.
+    pub fn product(
+        self,
+        matrix: &[u8],
+        rows: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        len: usize,
+        mode: Mode,
+    ) {
+        assert_eq!(len % ALIGNMENT, 0, "whole vectors only");
+        assert_eq!(matrix.len(), rows.len() * outputs.len(), "matrix is outputs x rows");
+        assert!(rows.iter().all(|row| row.len() >= len), "a row is too short");
+        assert!(outputs.iter().all(|output| output.len() >= len), "an output is too short");
+        match self.0 {
+            Kind::Scalar => scalar::product(matrix, rows, outputs, len, mode),
+            #[cfg(target_arch = "x86_64")]
+            #[allow(unsafe_code, reason = "instructions that the detection found")]
+            // SAFETY: a `Kernel` of a kind exists only if the processor has its instructions
+            // (`available`), and the lengths were checked above.
+            kind => unsafe {
+                match kind {
+                    Kind::Scalar => {}
+                    Kind::Ssse3 => x86::product_ssse3(matrix, rows, outputs, len, mode),
+                    Kind::Avx2 => x86::product_avx2(matrix, rows, outputs, len, mode),
+                    Kind::GfniAvx2 => x86::product_gfni_avx2(matrix, rows, outputs, len, mode),
+                    Kind::GfniAvx512 => x86::product_gfni_avx512(matrix, rows, outputs, len, mode),
+                }
+            },
+        }
+    }
+
+    /// [`Kernel::product`] (overwriting) for rows of different lengths, each a multiple of 64:
+    /// what is missing counts as zero, what is beyond `len` does not count.
+    ///
+    /// # Panics
+    /// As [`Kernel::product`], except for the rows' lengths.
+    pub fn product_ragged(
+        self,
+        matrix: &[u8],
+        rows: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        len: usize,
+    ) {
+        let shortest = rows.iter().map(|row| row.len()).min().unwrap_or(len);
+        if shortest >= len {
+            return self.product(matrix, rows, outputs, len, Mode::Overwrite);
+        }
+        assert_eq!(matrix.len(), rows.len() * outputs.len(), "matrix is outputs x rows");
+        let mut from = 0;
+        while from < len {
+            // The rows that reach beyond `from` all reach `to`.
+            let active = |row: &&[u8]| row.len() > from;
+            let to = rows
+                .iter()
+                .filter(|row| active(row))
+                .map(|row| row.len())
+                .min()
+                .map_or(len, |to| to.min(len));
+            let segment: Vec<&[u8]> =
+                rows.iter().filter(|row| active(row)).map(|row| &row[from..to]).collect();
+            let mut part = Vec::with_capacity(segment.len() * outputs.len());
+            if !rows.is_empty() {
+                for line in matrix.chunks_exact(rows.len()) {
+                    let used = line.iter().zip(rows).filter(|(_, row)| active(row));
+                    part.extend(used.map(|(&factor, _)| factor));
+                }
+            }
+            let mut windows: Vec<&mut [u8]> =
+                outputs.iter_mut().map(|output| &mut output[from..to]).collect();
+            self.product(&part, &segment, &mut windows, to - from, Mode::Overwrite);
+            from = to;
+        }
+    }
+
+    /// `out ^= factor * row` on padded lengths (coefficients).
+    pub(crate) fn multiply_add(self, factor: u8, row: &[u8], output: &mut [u8]) {
+        let len = row.len().min(output.len());
+        debug_assert_eq!(len, padded_length(len));
+        self.product(&[factor], &[row], &mut [output], len, Mode::Accumulate);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! The inner code of RFC 9426, section 2.2.3 (fact: M = 16, q = 256): random linear combinations
+//! of the received packets of one batch. A recoder knows neither windows nor sources.
+
+use alloc::vec::Vec;
+
+use crate::BATCH_SIZE;
+use crate::gf256;
+use crate::kernel::Kernel;
+use crate::rows::{AlignedRow, RowPool, padded_length};
+use crate::stream::coefficients;
+
+/// A coefficient vector: the packet is `sum of vector[i] * coded packet i` of the batch.
+pub type CoefficientVector = [u8; BATCH_SIZE];
+
+/// The coefficient vector of coded packet `index` as the source sends it; `None` from M on.
+#[must_use]
+pub fn unit_vector(index: usize) -> Option<CoefficientVector> {
+    let mut vector = [0; BATCH_SIZE];
+    *vector.get_mut(index)? = 1;
+    Some(vector)
+}
+
+/// Why a packet could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecodeError {
+    /// The batch has no packet.
+    Empty,
+    /// There must be one coefficient for each packet held, not all of them zero.
+    Coefficients,
+    /// The output is shorter than the longest packet of the batch.
+    OutputSize,
+}
+
+impl core::fmt::Display for RecodeError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "the batch has no packet",
+            Self::Coefficients => "one coefficient per packet is needed, not all zero",
+            Self::OutputSize => "the output is shorter than the packets of the batch",
+        })
+    }
+}
+
+impl core::error::Error for RecodeError {}
+
+/// The received packets of one batch: at most M, linearly independent.
+#[derive(Debug)]
+pub struct Recoder {
+    kernel: Kernel,
+    max_payload: usize,
+    vectors: Vec<CoefficientVector>,
+    payloads: Vec<AlignedRow>,
+    /// For each pivot the vector of the echelon form that begins there with 1.
+    echelon: [Option<CoefficientVector>; BATCH_SIZE],
+    pool: RowPool,
+}
+
+impl Recoder {
+    /// A recoder for one batch whose payloads have at most `max_payload` octets.
+    #[must_use]
+    pub fn new(max_payload: usize) -> Self {
+        Self::with_kernel(max_payload, Kernel::active())
+    }
+
+    /// As [`Recoder::new`], with a kernel of the caller's choice.
+    #[must_use]
+    pub fn with_kernel(max_payload: usize, kernel: Kernel) -> Self {
+        let max_payload = max_payload.max(1);
+        Self {
+            kernel,
+            max_payload,
+            vectors: Vec::with_capacity(BATCH_SIZE),
+            payloads: Vec::with_capacity(BATCH_SIZE),
+            echelon: [None; BATCH_SIZE],
+            pool: RowPool::new(max_payload, BATCH_SIZE * (max_payload + 128)),
+        }
+    }
+
+    /// Takes a packet of the batch if it is innovative (raises the rank); tells whether it was. An
+    /// empty or too long payload is none of the batch.
+    pub fn push(&mut self, vector: &CoefficientVector, payload: &[u8]) -> bool {
+        if payload.is_empty() || payload.len() > self.max_payload || !self.raise_rank(*vector) {
+            return false;
+        }
+        self.vectors.push(*vector);
+        let row = self.pool.copy_of(payload);
+        self.payloads.push(row);
+        true
+    }
+
+    fn raise_rank(&mut self, mut vector: CoefficientVector) -> bool {
+        for pivot in 0..BATCH_SIZE {
+            let factor = vector[pivot];
+            if factor == 0 {
+                continue;
+            }
+            match &self.echelon[pivot] {
+                Some(row) => {
+                    for (x, &y) in vector.iter_mut().zip(row) {
+                        *x ^= gf256::mul(factor, y);
+                    }
+                }
+                None => {
+                    let inverse = gf256::inv(factor);
+                    self.echelon[pivot] = Some(vector.map(|x| gf256::mul(inverse, x)));
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Independent packets held, 0 to M.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.vectors.len()
+    }
+
+    /// The packets held, as received: systematic recoding sends these first.
+    pub fn received(&self) -> impl Iterator<Item = (&CoefficientVector, &[u8])> {
+        self.vectors.iter().zip(self.payloads.iter().map(AlignedRow::as_slice))
+    }
+
+    /// Forgets all packets, for the next batch.
+    pub fn clear(&mut self) {
+        self.vectors.clear();
+        self.echelon = [None; BATCH_SIZE];
+        for row in self.payloads.drain(..) {
+            self.pool.give(row);
+        }
+    }
+
+    /// Makes `sum of combination[i] * received packet i`, vector and payload alike, and returns the
+    /// length of the payload.
+    ///
+    /// # Errors
+    /// See [`RecodeError`].
+    pub fn recode(
+        &mut self,
+        combination: &[u8],
+        vector: &mut CoefficientVector,
+        payload: &mut [u8],
+    ) -> Result<usize, RecodeError> {
+        if self.vectors.is_empty() {
+            return Err(RecodeError::Empty);
+        }
+        if combination.len() != self.rank() || combination.iter().all(|&x| x == 0) {
+            return Err(RecodeError::Coefficients);
+        }
+        let len = self.payloads.iter().map(|row| row.as_slice().len()).max().unwrap_or(0);
+        if payload.len() < len {
+            return Err(RecodeError::OutputSize);
+        }
+        *vector = [0; BATCH_SIZE];
+        for (received, &factor) in self.vectors.iter().zip(combination) {
+            for (x, &y) in vector.iter_mut().zip(received) {
+                *x ^= gf256::mul(factor, y);
+            }
+        }
+        let mut sum = self.pool.take(len);
+        let rows: Vec<&[u8]> = self.payloads.iter().map(AlignedRow::padded).collect();
+        let output = &mut [sum.padded_mut()];
+        self.kernel.product_ragged(combination, &rows, output, padded_length(len));
+        payload[..len].copy_from_slice(sum.as_slice());
+        self.pool.give(sum);
+        Ok(len)
+    }
+
+    /// As [`Recoder::recode`] with the non-zero pseudo-random coefficients number `draw` of a
+    /// generator with this seed: random linear recoding. No two draws of a node may be equal.
+    ///
+    /// # Errors
+    /// See [`RecodeError`].
+    pub fn recode_random(
+        &mut self,
+        seed: u64,
+        draw: u32,
+        vector: &mut CoefficientVector,
+        payload: &mut [u8],
+    ) -> Result<usize, RecodeError> {
+        let mut combination = [0; BATCH_SIZE];
+        let combination = &mut combination[..self.rank()];
+        coefficients(seed, draw, 0, combination);
+        self.recode(combination, vector, payload)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source_packet(index: usize) -> Vec<u8> {
+        (0..100 + index).map(|x| (x * 7 + index * 13) as u8).collect()
+    }
+
+    /// What a packet with this vector must be.
+    fn expected(vector: &CoefficientVector, len: usize) -> Vec<u8> {
+        let mut sum = vec![0; len];
+        for (index, &factor) in vector.iter().enumerate() {
+            for (x, y) in sum.iter_mut().zip(source_packet(index)) {
+                *x ^= gf256::mul(factor, y);
+            }
+        }
+        sum
+    }
+
+    #[test]
+    fn a_chain_of_recoders_keeps_rank_and_content() {
+        let mut recoder = Recoder::new(200);
+        for index in 0..BATCH_SIZE {
+            assert!(recoder.push(&unit_vector(index).unwrap(), &source_packet(index)));
+        }
+        assert!(!recoder.push(&unit_vector(3).unwrap(), &source_packet(3)));
+        for hop in 0..6 {
+            let mut next = Recoder::new(200);
+            let mut draws = 0;
+            while next.rank() < recoder.rank() {
+                let (mut vector, mut payload) = ([0; BATCH_SIZE], [0; 200]);
+                let len = recoder.recode_random(hop, draws, &mut vector, &mut payload).unwrap();
+                assert_eq!(payload[..len], expected(&vector, len));
+                draws += 1;
+                // Every fourth packet is lost.
+                if draws % 4 != 0 {
+                    next.push(&vector, &payload[..len]);
+                }
+            }
+            assert!(draws < 30, "random combinations are nearly always innovative");
+            recoder = next;
+        }
+        assert_eq!(recoder.received().count(), BATCH_SIZE);
+    }
+
+    #[test]
+    fn rank_never_exceeds_what_came_in() {
+        let mut first = Recoder::new(200);
+        for index in [2, 5, 11] {
+            first.push(&unit_vector(index).unwrap(), &source_packet(index));
+        }
+        let mut second = Recoder::new(200);
+        let (mut vector, mut payload) = ([0; BATCH_SIZE], [0; 200]);
+        for draw in 0..20 {
+            let len = first.recode_random(1, draw, &mut vector, &mut payload).unwrap();
+            second.push(&vector, &payload[..len]);
+        }
+        assert_eq!(second.rank(), 3);
+        second.clear();
+        assert_eq!(second.rank(), 0);
+        assert!(second.push(&vector, &payload));
+    }
+
+    #[test]
+    fn mistakes_are_errors() {
+        let mut recoder = Recoder::new(10);
+        let (mut vector, mut payload) = ([0; BATCH_SIZE], [0; 10]);
+        assert_eq!(recoder.recode(&[], &mut vector, &mut payload), Err(RecodeError::Empty));
+        assert!(!recoder.push(&[0; BATCH_SIZE], &[1]));
+        assert!(!recoder.push(&[1; BATCH_SIZE], &[]));
+        assert!(!recoder.push(&[1; BATCH_SIZE], &[0; 11]));
+        assert!(recoder.push(&[1; BATCH_SIZE], &[1; 10]));
+        assert_eq!(recoder.recode(&[0], &mut vector, &mut payload), Err(RecodeError::Coefficients));
+        assert_eq!(recoder.recode(&[1, 1], &mut vector, &mut payload), Err(RecodeError::Coefficients));
+        assert_eq!(recoder.recode(&[1], &mut vector, &mut payload[..9]), Err(RecodeError::OutputSize));
+        assert_eq!(unit_vector(16), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Coefficients of R-batches. What this file computes is part of the wire format: the vectors in
+//! the tests must never change within a version.
+
+/// The increment of SplitMix64 (2^64 over the golden ratio, odd).
+const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The output function of SplitMix64: a bijection that spreads every bit.
+#[inline]
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Replaces every zero octet of a word by 1.
+#[inline]
+fn without_zeros(word: u64) -> u64 {
+    const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    // The high bit of each octet of `zeros` is set if and only if that octet of `word` is zero.
+    let zeros = !(((word & LOW_BITS) + LOW_BITS) | word | LOW_BITS);
+    word | (zeros >> 7)
+}
+
+/// Expands the coefficients of a column: `out[i]` is that of symbol `window.first + i`.
+///
+/// The state starts at `mix(seed ^ mix(batch * 256 + column + GAMMA))`; each draw adds GAMMA to it
+/// and gives `mix(state)`, whose octets, least significant first, are eight coefficients. A zero
+/// octet counts as 1, so that every coefficient is non-zero. A shorter window has a prefix of the
+/// coefficients of a longer one.
+pub fn coefficients(seed: u64, batch: u32, column: u8, out: &mut [u8]) {
+    let index = u64::from(batch) << 8 | u64::from(column);
+    let mut state = mix(seed ^ mix(index.wrapping_add(GAMMA)));
+    for octets in out.chunks_mut(8) {
+        state = state.wrapping_add(GAMMA);
+        let word = without_zeros(mix(state)).to_le_bytes();
+        octets.copy_from_slice(&word[..octets.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_octets_become_one() {
+        assert_eq!(without_zeros(0), 0x0101_0101_0101_0101);
+        assert_eq!(without_zeros(0x8000_7f00_01ff_0080), 0x8001_7f01_01ff_0180);
+        for octet in 0..=255u64 {
+            let expected = octet.max(1) << 8 | 0xff01_0101_0101_0001;
+            assert_eq!(without_zeros(octet << 8 | 0xff00_0000_0000_0001), expected);
+        }
+    }
+
+    #[test]
+    fn vectors_of_the_wire_format() {
+        let mut out = [0; 16];
+        coefficients(0, 0, 0, &mut out);
+        assert_eq!(out, VECTORS[0]);
+        coefficients(0x0123_4567_89ab_cdef, 0x00fe_dcba, 15, &mut out);
+        assert_eq!(out, VECTORS[1]);
+        coefficients(u64::MAX, u32::MAX, 255, &mut out);
+        assert_eq!(out, VECTORS[2]);
+    }
+
+    const VECTORS: [[u8; 16]; 3] = [[0; 16]; 3];
+
+    #[test]
+    fn prefixes_agree_and_nothing_is_zero() {
+        let mut long = [0; 512];
+        coefficients(7, 8, 9, &mut long);
+        assert!(long.iter().all(|&c| c != 0));
+        for len in [0, 1, 7, 8, 9, 255, 511] {
+            let mut short = vec![0; len];
+            coefficients(7, 8, 9, &mut short);
+            assert_eq!(short, long[..len]);
+        }
+        let mut other = [0; 512];
+        coefficients(7, 8, 10, &mut other);
+        assert!(long.iter().zip(&other).filter(|(a, b)| a == b).count() < 20);
+    }
+}

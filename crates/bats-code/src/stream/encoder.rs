@@ -1,0 +1,230 @@
+//! The sender's half: holds the symbols that may still be needed and combines them.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::{MAX_SYMBOL_SIZE, StreamError, Window, coefficients};
+use crate::BATCH_SIZE;
+use crate::kernel::Kernel;
+use crate::rows::{AlignedRow, RowPool};
+
+/// Octets of rows kept for reuse.
+const POOL_BYTES: usize = 1 << 20;
+
+/// Numbers symbols, holds them, and makes repair columns.
+#[derive(Debug)]
+pub struct StreamEncoder {
+    seed: u64,
+    max_symbol_size: usize,
+    kernel: Kernel,
+    rows: VecDeque<AlignedRow>,
+    first: u64,
+    bytes_held: usize,
+    pool: RowPool,
+    /// Scratch: the coefficients of the columns in the making.
+    matrix: Vec<u8>,
+}
+
+impl StreamEncoder {
+    /// An encoder of symbols of at most `max_symbol_size` octets (cut to 1 ..=
+    /// [`MAX_SYMBOL_SIZE`]); `seed` is what the decoder knows as its seed.
+    #[must_use]
+    pub fn new(max_symbol_size: usize, seed: u64) -> Self {
+        Self::with_kernel(max_symbol_size, seed, Kernel::active())
+    }
+
+    /// As [`StreamEncoder::new`], with a kernel of the caller's choice.
+    #[must_use]
+    pub fn with_kernel(max_symbol_size: usize, seed: u64, kernel: Kernel) -> Self {
+        let max_symbol_size = max_symbol_size.clamp(1, MAX_SYMBOL_SIZE);
+        Self {
+            seed,
+            max_symbol_size,
+            kernel,
+            rows: VecDeque::new(),
+            first: 0,
+            bytes_held: 0,
+            pool: RowPool::new(max_symbol_size, POOL_BYTES),
+            matrix: Vec::new(),
+        }
+    }
+
+    /// Appends a symbol and returns its number.
+    ///
+    /// # Errors
+    /// [`StreamError::SymbolSize`].
+    pub fn push(&mut self, symbol: &[u8]) -> Result<u64, StreamError> {
+        self.append(symbol.len(), |row| row.copy_from_slice(symbol))
+    }
+
+    /// Appends a symbol of `len` octets that `write` fills in place; it is given zeros.
+    ///
+    /// # Errors
+    /// [`StreamError::SymbolSize`]; then `write` is not called.
+    pub fn push_with(
+        &mut self,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<u64, StreamError> {
+        self.append(len, |row| {
+            row.fill(0);
+            write(row);
+        })
+    }
+
+    fn append(
+        &mut self,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<u64, StreamError> {
+        if len == 0 || len > self.max_symbol_size {
+            return Err(StreamError::SymbolSize);
+        }
+        let mut row = self.pool.take(len);
+        write(row.as_mut_slice());
+        self.bytes_held += row.bytes();
+        let number = self.next();
+        self.rows.push_back(row);
+        Ok(number)
+    }
+
+    /// A symbol that is still held.
+    #[must_use]
+    pub fn symbol(&self, number: u64) -> Option<&[u8]> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.rows.get(index).map(AlignedRow::as_slice)
+    }
+
+    /// Forgets all symbols below `number`: the peer has them or no longer wants them.
+    pub fn release_below(&mut self, number: u64) {
+        while self.first < number {
+            let Some(row) = self.rows.pop_front() else { break };
+            self.first += 1;
+            self.bytes_held -= row.bytes();
+            self.pool.give(row);
+        }
+    }
+
+    /// Number of the oldest symbol held; equal to [`StreamEncoder::next`] if none is.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Number that the next symbol will get.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.first + self.rows.len() as u64
+    }
+
+    /// Memory of the symbols held, in octets.
+    #[must_use]
+    pub fn bytes_held(&self) -> usize {
+        self.bytes_held
+    }
+
+    /// Makes columns `first_column ..` of batch `batch` over `window`, one for each output, in one
+    /// pass over the symbols: asking for eight costs much less than asking eight times. Returns the
+    /// length of the columns: that of the longest symbol of the window.
+    ///
+    /// # Errors
+    /// [`StreamError::Window`], [`StreamError::Columns`] if columns beyond 15 are asked for,
+    /// [`StreamError::OutputSize`]. On an error no output is touched.
+    pub fn encode(
+        &mut self,
+        window: Window,
+        batch: u32,
+        first_column: u8,
+        outputs: &mut [&mut [u8]],
+    ) -> Result<usize, StreamError> {
+        if usize::from(first_column) + outputs.len() > BATCH_SIZE {
+            return Err(StreamError::Columns);
+        }
+        let end = window.end().ok_or(StreamError::Window)?;
+        if window.first < self.first || end > self.next() {
+            return Err(StreamError::Window);
+        }
+        let start = (window.first - self.first) as usize;
+        let count = usize::from(window.count);
+        let symbols = || self.rows.range(start..start + count);
+        let len = symbols().map(|row| row.as_slice().len()).max().unwrap_or(0);
+        if outputs.iter().any(|output| output.len() < len) {
+            return Err(StreamError::OutputSize);
+        }
+        self.matrix.resize(outputs.len() * count, 0);
+        for (line, column) in self.matrix.chunks_exact_mut(count).zip(first_column..) {
+            coefficients(self.seed, batch, column, line);
+        }
+        // Outputs of callers are neither aligned nor padded.
+        let mut scratch: Vec<AlignedRow> = outputs.iter().map(|_| self.pool.take(len)).collect();
+        {
+            let rows: Vec<&[u8]> = symbols().map(AlignedRow::padded).collect();
+            let mut targets: Vec<&mut [u8]> =
+                scratch.iter_mut().map(AlignedRow::padded_mut).collect();
+            let padded = crate::rows::padded_length(len);
+            self.kernel.product_ragged(&self.matrix, &rows, &mut targets, padded);
+        }
+        for (output, row) in outputs.iter_mut().zip(scratch) {
+            output[..len].copy_from_slice(row.as_slice());
+            self.pool.give(row);
+        }
+        Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gf256;
+
+    #[test]
+    fn columns_are_combinations_of_unequal_symbols() {
+        let mut encoder = StreamEncoder::new(200, 42);
+        let symbols: Vec<Vec<u8>> =
+            (1..=20u8).map(|i| (0..i * 9).map(|x| x ^ i).collect()).collect();
+        for symbol in &symbols {
+            encoder.push(symbol).unwrap();
+        }
+        let mut storage = vec![vec![0xee; 200]; 9];
+        let mut outputs: Vec<&mut [u8]> = storage.iter_mut().map(Vec::as_mut_slice).collect();
+        let window = Window { first: 3, count: 15 };
+        let len = encoder.encode(window, 5, 7, &mut outputs).unwrap();
+        assert_eq!(len, 18 * 9);
+        for (i, output) in storage.iter().enumerate() {
+            let mut line = [0; 15];
+            coefficients(42, 5, 7 + i as u8, &mut line);
+            for (position, &x) in output[..len].iter().enumerate() {
+                let sum = line.iter().zip(&symbols[3..18]).fold(0, |sum, (&c, symbol)| {
+                    sum ^ gf256::mul(c, symbol.get(position).copied().unwrap_or(0))
+                });
+                assert_eq!(x, sum);
+            }
+            assert!(output[len..].iter().all(|&x| x == 0xee));
+        }
+    }
+
+    #[test]
+    fn mistakes_are_errors_and_memory_is_given_back() {
+        let mut encoder = StreamEncoder::new(100, 0);
+        assert_eq!(encoder.push(&[]), Err(StreamError::SymbolSize));
+        assert_eq!(encoder.push(&[0; 101]), Err(StreamError::SymbolSize));
+        assert_eq!(encoder.push_with(3, |row| row.copy_from_slice(b"abc")), Ok(0));
+        assert_eq!(encoder.push(&[1; 100]), Ok(1));
+        let mut short = [0; 50];
+        let mut encode = |encoder: &mut StreamEncoder, first, count, column| {
+            encoder.encode(Window { first, count }, 0, column, &mut [&mut short])
+        };
+        assert_eq!(encode(&mut encoder, 0, 2, 0), Err(StreamError::OutputSize));
+        assert_eq!(encode(&mut encoder, 0, 1, 0), Ok(3));
+        assert_eq!(encode(&mut encoder, 0, 0, 0), Err(StreamError::Window));
+        assert_eq!(encode(&mut encoder, 0, 3, 0), Err(StreamError::Window));
+        assert_eq!(encode(&mut encoder, u64::MAX, 2, 0), Err(StreamError::Window));
+        assert_eq!(encode(&mut encoder, 0, 1, 16), Err(StreamError::Columns));
+        assert_eq!(encoder.symbol(0), Some(&b"abc"[..]));
+        assert!(encoder.bytes_held() >= 103);
+        encoder.release_below(1);
+        assert_eq!((encoder.first(), encoder.next(), encoder.symbol(0)), (1, 2, None));
+        encoder.release_below(99);
+        assert_eq!((encoder.first(), encoder.next(), encoder.bytes_held()), (2, 2, 0));
+    }
+}

@@ -1,0 +1,135 @@
+//! Which symbols are known: a bit for each, so that windows of thousands are scanned in words.
+
+use alloc::collections::VecDeque;
+
+/// Bits of a contiguous range of symbol numbers: all below it are known, all above are not.
+#[derive(Debug, Default)]
+pub(super) struct KnownSet {
+    words: VecDeque<u64>,
+    /// Number of the word in front.
+    base: u64,
+}
+
+impl KnownSet {
+    pub(super) fn contains(&self, number: u64) -> bool {
+        self.word(number / 64) >> (number % 64) & 1 != 0
+    }
+
+    fn word(&self, index: u64) -> u64 {
+        match index.checked_sub(self.base) {
+            None => u64::MAX,
+            Some(offset) => usize::try_from(offset)
+                .ok()
+                .and_then(|offset| self.words.get(offset))
+                .copied()
+                .unwrap_or(0),
+        }
+    }
+
+    /// Marks a symbol. The caller bounds how far above the others it is.
+    pub(super) fn insert(&mut self, number: u64) {
+        let Some(offset) = (number / 64).checked_sub(self.base) else { return };
+        let offset = offset as usize;
+        if offset >= self.words.len() {
+            self.words.resize(offset + 1, 0);
+        }
+        self.words[offset] |= 1 << (number % 64);
+    }
+
+    /// Treats everything below `number` as known and frees the words below it.
+    pub(super) fn release_below(&mut self, number: u64) {
+        while self.base < number / 64 {
+            if self.words.pop_front().is_none() {
+                self.base = number / 64;
+                break;
+            }
+            self.base += 1;
+        }
+        if number % 64 != 0 {
+            if self.words.is_empty() {
+                self.words.push_back(0);
+            }
+            if self.base == number / 64 {
+                self.words[0] |= (1 << (number % 64)) - 1;
+            }
+        }
+    }
+
+    /// The first unknown symbol at or above `number` and below `end`.
+    pub(super) fn next_unknown(&self, number: u64, end: u64) -> Option<u64> {
+        self.next(number, end, u64::MAX)
+    }
+
+    /// The first known symbol at or above `number` and below `end`.
+    pub(super) fn next_known(&self, number: u64, end: u64) -> Option<u64> {
+        self.next(number, end, 0)
+    }
+
+    /// The first symbol whose bit, after the words are XORed with `flip`, is set.
+    fn next(&self, number: u64, end: u64, flip: u64) -> Option<u64> {
+        if number >= end {
+            return None;
+        }
+        let last = (end - 1) / 64;
+        let after = self.base + self.words.len() as u64;
+        let mut index = number / 64;
+        let mut word = (self.word(index) ^ flip) & (u64::MAX << (number % 64));
+        while word == 0 {
+            // Beyond the words nothing changes any more.
+            if index >= last || index >= after {
+                return None;
+            }
+            index += 1;
+            word = self.word(index) ^ flip;
+        }
+        let found = index * 64 + u64::from(word.trailing_zeros());
+        (found < end).then_some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_plain_set(
+            operations in prop::collection::vec((0u8..4, 0u64..400), 0..80),
+            from in 0u64..450,
+            span in 0u64..450,
+        ) {
+            let mut set = KnownSet::default();
+            let mut floor = 0;
+            let mut plain = BTreeSet::new();
+            for (kind, number) in operations {
+                if kind == 0 {
+                    floor = floor.max(number / 4);
+                    set.release_below(floor);
+                } else if number >= floor {
+                    set.insert(number);
+                    plain.insert(number);
+                }
+            }
+            let known = |n: u64| n < floor || plain.contains(&n);
+            for n in 0..450 {
+                prop_assert_eq!(set.contains(n), known(n));
+            }
+            let end = from + span;
+            prop_assert_eq!(set.next_unknown(from, end), (from..end).find(|&n| !known(n)));
+            prop_assert_eq!(set.next_known(from, end), (from..end).find(|&n| known(n)));
+        }
+    }
+
+    #[test]
+    fn the_last_numbers() {
+        let mut set = KnownSet::default();
+        set.release_below(u64::MAX - 10);
+        set.insert(u64::MAX - 9);
+        assert_eq!(set.next_unknown(5, u64::MAX), Some(u64::MAX - 10));
+        assert_eq!(set.next_known(u64::MAX - 10, u64::MAX), Some(u64::MAX - 9));
+    }
+}

@@ -1,0 +1,92 @@
+//! From solved rows to payloads: one matrix product over equations and known symbols.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::cluster::{Equation, LinearSystem};
+use super::known::KnownSet;
+use crate::kernel::Kernel;
+use crate::rows::{AlignedRow, RowPool, padded_length};
+
+/// Computes the symbols that `solved` rows of a system determine.
+///
+/// A row is a combination of equations, thus of payloads and of known symbols; the coefficients of
+/// the latter follow from a product of small matrices. `known_row` gives the padded row of a known
+/// symbol.
+pub(super) fn payloads<'a>(
+    kernel: Kernel,
+    system: &'a LinearSystem,
+    solved: &[usize],
+    known: &KnownSet,
+    known_row: impl Fn(u64) -> &'a [u8],
+    pool: &mut RowPool,
+) -> Vec<AlignedRow> {
+    let used: Vec<usize> = (0..system.equations().len())
+        .filter(|&e| solved.iter().any(|&row| system.transformation(row)[e] != 0))
+        .collect();
+    let equations: Vec<&Equation> = used.iter().map(|&e| &system.equations()[e]).collect();
+    let first = equations.iter().map(|e| e.window.first).min().unwrap_or(0);
+    let end =
+        equations.iter().map(|e| e.window.first + u64::from(e.window.count)).max().unwrap_or(first);
+    let mut factors = Vec::with_capacity(solved.len() * used.len());
+    for &row in solved {
+        let line = system.transformation(row);
+        factors.extend(used.iter().map(|&e| line[e]));
+    }
+    let span = padded_length((end - first) as usize);
+    let combined = combine(kernel, &factors, &equations, solved.len(), first, span);
+
+    // Runs of known symbols: those that are not are exactly the pivots, or cancel.
+    let mut runs = Vec::new();
+    let mut next = first;
+    while let Some(start) = known.next_known(next, end) {
+        next = known.next_unknown(start, end).unwrap_or(end);
+        runs.push((start, next));
+    }
+    let mut rows: Vec<&[u8]> = equations.iter().map(|e| e.payload.padded()).collect();
+    rows.extend(runs.iter().flat_map(|&(start, end)| start..end).map(known_row));
+    let mut matrix = Vec::with_capacity(solved.len() * rows.len());
+    for (line, coefficients) in
+        factors.chunks_exact(used.len().max(1)).zip(combined.chunks_exact(span.max(1)))
+    {
+        matrix.extend_from_slice(line);
+        for &(start, end) in &runs {
+            let run = (start - first) as usize..(end - first) as usize;
+            matrix.extend_from_slice(&coefficients[run]);
+        }
+    }
+    let len = equations.iter().map(|e| e.payload.as_slice().len()).max().unwrap_or(0);
+    let mut outputs: Vec<AlignedRow> = solved.iter().map(|_| pool.take(len)).collect();
+    let mut targets: Vec<&mut [u8]> = outputs.iter_mut().map(AlignedRow::padded_mut).collect();
+    kernel.product_ragged(&matrix, &rows, &mut targets, padded_length(len));
+    outputs
+}
+
+/// The coefficients of all symbols from `first` on, `span` for each of `count` combinations.
+fn combine(
+    kernel: Kernel,
+    factors: &[u8],
+    equations: &[&Equation],
+    count: usize,
+    first: u64,
+    span: usize,
+) -> Vec<u8> {
+    let mut shifted = Vec::new();
+    if equations.iter().any(|e| e.window.first != first) {
+        shifted = vec![0; equations.len() * span];
+        for (line, equation) in shifted.chunks_exact_mut(span).zip(equations) {
+            let start = (equation.window.first - first) as usize;
+            let coefficients = equation.coefficients.as_slice();
+            line[start..start + coefficients.len()].copy_from_slice(coefficients);
+        }
+    }
+    let lines: Vec<&[u8]> = if shifted.is_empty() {
+        equations.iter().map(|equation| equation.coefficients.padded()).collect()
+    } else {
+        shifted.chunks_exact(span).collect()
+    };
+    let mut combined = vec![0; count * span];
+    let mut outputs: Vec<&mut [u8]> = combined.chunks_exact_mut(span.max(1)).collect();
+    kernel.product_ragged(factors, &lines, &mut outputs, span);
+    combined
+}
