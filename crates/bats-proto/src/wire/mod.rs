@@ -1,5 +1,8 @@
 //! The wire format: hop header, coding header, frames, each in its file with its picture.
 
+pub mod coding;
 pub mod frame;
+pub mod message;
+pub mod rank;
 pub mod short_header;
 pub mod varint;

@@ -1,0 +1,473 @@
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bats_code::BATCH_SIZE;
+use bats_code::stream::{StreamEncoder, Window};
+use bats_types::Timestamp;
+
+use super::rate::{RateController, RepairClass};
+use super::{FlowError, PathView};
+use crate::config::Goal;
+use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader, SOURCE_HEADER_LEN, SourceHeader};
+use crate::wire::rank::RankFeedback;
+use crate::wire::short_header::PacketKind;
+use crate::wire::varint::Writer;
+
+/// Least symbols of a cell: an S-batch.
+const MIN_CELL: u64 = BATCH_SIZE as u64;
+/// A cell lasts this long at least; its end is when its losses are repaired.
+const CELL_TIME: Duration = Duration::from_millis(3);
+/// Share of a round trip that a cell may last: repairs then still come well before a top-up.
+const CELL_RTT_SHARE: u32 = 8;
+/// Symbols cut ahead of being sent: one GSO burst.
+const UNSENT_SYMBOLS: u64 = 64;
+/// Repairs made and not sent; beyond, top-ups wait for the next report.
+const MAX_QUEUED_REPAIRS: usize = 1_024;
+/// Payload buffers kept for reuse.
+const MAX_SPARE_BUFFERS: usize = 128;
+/// Columns of a tail probe.
+const PROBE_COLUMNS: u64 = 2;
+
+/// What a sender is set up with.
+#[derive(Clone, Copy, Debug)]
+pub struct SenderParameters {
+    /// Octets of a symbol at most.
+    pub max_symbol_size: usize,
+    /// Symbols that one repair may cover.
+    pub window_cap: u16,
+    /// Seed of the coefficients, as told to the peer.
+    pub seed: u64,
+    /// Symbols that the peer promised to take.
+    pub initial_credit: u64,
+    /// What redundancy favours.
+    pub goal: Goal,
+    /// Octets that symbols may occupy.
+    pub budget: usize,
+}
+
+/// Counters of a sender.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SenderCounters {
+    /// Packets with fresh source symbols.
+    pub source_packets: u64,
+    /// Repairs sent before the peer asked.
+    pub proactive_packets: u64,
+    /// Repairs sent because rank was missing.
+    pub top_up_packets: u64,
+    /// Coded packets that the peer received, as it says.
+    pub peer_coded: u64,
+    /// Of these, packets that brought it nothing.
+    pub peer_wasted: u64,
+}
+
+/// Consecutive symbols that are repaired together.
+#[derive(Debug)]
+struct Cell {
+    first: u64,
+    end: u64,
+    closed: bool,
+    tail: bool,
+    rounds: u32,
+    /// Repairs of this cell: sequence number, and when it was sent.
+    repairs: VecDeque<(u64, Option<Timestamp>)>,
+}
+
+#[derive(Debug)]
+struct QueuedRepair {
+    sequence: u64,
+    cell_first: u64,
+    header: RepairHeader,
+    top_up: bool,
+    payload: Vec<u8>,
+}
+
+/// The sending end of a flow.
+#[derive(Debug)]
+pub struct FlowSender {
+    encoder: StreamEncoder,
+    /// The symbol being filled.
+    symbol: Vec<u8>,
+    rate: RateController,
+    window_cap: u64,
+    max_symbol_size: usize,
+    budget: usize,
+    credit: u64,
+    next_unsent: u64,
+    decoded_below: u64,
+    cells: VecDeque<Cell>,
+    queue: VecDeque<QueuedRepair>,
+    spare: Vec<Vec<u8>>,
+    next_batch: u64,
+    /// Top-ups in the queue; while there are any, repairs are not spread.
+    urgent: usize,
+    /// Proactive repairs owed a source packet, and what one more source packet adds.
+    spread: f64,
+    spread_step: f64,
+    /// Fraction of a repair carried from cell to cell.
+    carry: f64,
+    counters: SenderCounters,
+}
+
+impl FlowSender {
+    /// A sender for a fresh flow.
+    pub fn new(parameters: SenderParameters) -> Self {
+        Self {
+            encoder: StreamEncoder::new(parameters.max_symbol_size, parameters.seed),
+            symbol: Vec::new(),
+            rate: RateController::new(parameters.goal),
+            window_cap: u64::from(parameters.window_cap).max(MIN_CELL),
+            max_symbol_size: parameters.max_symbol_size,
+            budget: parameters.budget,
+            credit: parameters.initial_credit,
+            next_unsent: 0,
+            decoded_below: 0,
+            cells: VecDeque::new(),
+            queue: VecDeque::new(),
+            spare: Vec::new(),
+            next_batch: 0,
+            urgent: 0,
+            spread: 0.0,
+            spread_step: 0.0,
+            carry: 0.5,
+            counters: SenderCounters::default(),
+        }
+    }
+
+    /// Octets held for sending and repair.
+    pub fn bytes_held(&self) -> usize {
+        self.encoder.bytes_held() + self.queue.len() * self.max_symbol_size
+    }
+
+    /// Counters since the start.
+    pub fn counters(&self) -> SenderCounters {
+        self.counters
+    }
+
+    /// Whether everything pushed was decoded by the peer.
+    pub fn all_acknowledged(&self) -> bool {
+        self.decoded_below == self.encoder.next()
+    }
+
+    /// Whether another symbol would be taken now.
+    pub fn wants_symbol(&self) -> bool {
+        self.encoder.next() - self.next_unsent < UNSENT_SYMBOLS
+            && self.encoder.bytes_held() + self.max_symbol_size <= self.budget
+    }
+
+    /// Whether [`FlowSender::poll`] would give a packet.
+    pub fn wants_to_send(&self) -> bool {
+        !self.queue.is_empty() || self.next_unsent < self.encoder.next().min(self.credit)
+    }
+
+    /// Adds a symbol of up to `size` octets that `fill` writes.
+    pub fn push_symbol(&mut self, size: usize, fill: impl FnOnce(&mut [u8]) -> usize) {
+        let size = size.min(self.max_symbol_size);
+        self.symbol.resize(size, 0);
+        let len = fill(&mut self.symbol).min(size);
+        // An empty symbol, which nobody makes, would be refused and changes nothing.
+        let _number = self.encoder.push(&self.symbol[..len]);
+    }
+
+    /// The peer allows `symbols` in all. Credit never shrinks.
+    pub fn on_credit(&mut self, symbols: u64) {
+        self.credit = self.credit.max(symbols);
+    }
+
+    /// The next coded payload, header included, into `out`. `more` tells whether further symbols
+    /// would follow at once: if not, the cell ends with the last symbol.
+    pub fn poll(
+        &mut self,
+        now: Timestamp,
+        path: &PathView,
+        more: bool,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        out.clear();
+        let source_ready = self.next_unsent < self.encoder.next().min(self.credit);
+        let repair_due = self.urgent > 0 || !source_ready || self.spread >= 1.0;
+        if repair_due && let Some(repair) = self.queue.pop_front() {
+            self.spread = (self.spread - 1.0).max(0.0);
+            return Some(self.send_repair(now, repair, out));
+        }
+        if !source_ready {
+            return None;
+        }
+        let number = self.next_unsent;
+        let kind = self.send_source(number, out)?;
+        self.next_unsent += 1;
+        self.spread += self.spread_step;
+        self.grow_cell(number, path, more);
+        Some(kind)
+    }
+
+    fn send_source(&mut self, number: u64, out: &mut Vec<u8>) -> Option<PacketKind> {
+        let symbol = self.encoder.symbol(number)?;
+        out.resize(SOURCE_HEADER_LEN, 0);
+        SourceHeader::new(number).encode(&mut Writer::new(out))?;
+        out.extend_from_slice(symbol);
+        self.counters.source_packets += 1;
+        Some(PacketKind::Source)
+    }
+
+    fn send_repair(
+        &mut self,
+        now: Timestamp,
+        mut repair: QueuedRepair,
+        out: &mut Vec<u8>,
+    ) -> PacketKind {
+        out.resize(REPAIR_HEADER_LEN, 0);
+        let written = repair.header.encode(&mut Writer::new(out));
+        debug_assert!(written.is_some(), "the header has room");
+        out.extend_from_slice(&repair.payload);
+        if repair.top_up {
+            self.urgent -= 1;
+            self.counters.top_up_packets += 1;
+        } else {
+            self.counters.proactive_packets += 1;
+        }
+        if let Some(index) = self.cell_of(repair.cell_first)
+            && let Some(entry) =
+                self.cells[index].repairs.iter_mut().find(|(s, _)| *s == repair.sequence)
+        {
+            entry.1 = Some(now);
+        }
+        if self.spare.len() < MAX_SPARE_BUFFERS {
+            repair.payload.clear();
+            self.spare.push(repair.payload);
+        }
+        PacketKind::Repair
+    }
+
+    /// Symbols that a cell should have now.
+    fn cell_target(&self, path: &PathView) -> u64 {
+        let time = CELL_TIME.max(path.smoothed_rtt / CELL_RTT_SHARE);
+        let octets = path.rate_bytes_per_second as f64 * time.as_secs_f64();
+        let symbols = octets / self.max_symbol_size.max(1) as f64;
+        (symbols as u64).clamp(MIN_CELL, self.window_cap)
+    }
+
+    /// A source symbol was sent: it belongs to the open cell, and may end it.
+    fn grow_cell(&mut self, number: u64, path: &PathView, more: bool) {
+        match self.cells.back_mut() {
+            Some(cell) if !cell.closed => cell.end = number + 1,
+            _ => self.cells.push_back(Cell {
+                first: number,
+                end: number + 1,
+                closed: false,
+                tail: false,
+                rounds: 0,
+                repairs: VecDeque::new(),
+            }),
+        }
+        let last = !more && self.next_unsent == self.encoder.next();
+        let target = self.cell_target(path);
+        let Some(cell) = self.cells.back_mut() else { return };
+        if last || cell.end - cell.first >= target {
+            self.close_cell(path, last);
+        }
+    }
+
+    /// Ends the open cell and makes its proactive repairs.
+    fn close_cell(&mut self, path: &PathView, tail: bool) {
+        let Some(cell) = self.cells.back_mut() else { return };
+        cell.closed = true;
+        cell.tail = tail;
+        let (first, end) = (cell.first, cell.end);
+        let class = if tail { RepairClass::Tail } else { RepairClass::Bulk };
+        let wanted = self.rate.proactive(class, end - first, path);
+        let count = if tail {
+            wanted.ceil()
+        } else {
+            let total = wanted + self.carry;
+            self.carry = total.fract();
+            total.floor()
+        };
+        if wanted <= 0.0 {
+            self.carry = 0.5;
+            self.spread_step = 0.0;
+            return;
+        }
+        self.make_repairs(first, first, end, count as u64, false);
+        // What is queued leaves with the symbols of the next cell, evenly.
+        self.spread_step = self.queue.len() as f64 / (end - first) as f64;
+        self.spread = self.spread.min(1.0);
+    }
+
+    /// Queues `count` columns over the symbols from `first` to `end` of a cell.
+    fn make_repairs(&mut self, cell_first: u64, first: u64, end: u64, count: u64, top_up: bool) {
+        let first = first.max(self.encoder.first());
+        let mut left = (count as usize).min(MAX_QUEUED_REPAIRS.saturating_sub(self.queue.len()));
+        if first >= end {
+            return;
+        }
+        let window = Window { first, count: (end - first) as u16 };
+        while left > 0 {
+            let group = left.min(BATCH_SIZE);
+            let mut payloads: Vec<Vec<u8>> = (0..group)
+                .map(|_| {
+                    let mut buffer = self.spare.pop().unwrap_or_default();
+                    buffer.resize(self.max_symbol_size, 0);
+                    buffer
+                })
+                .collect();
+            let mut outputs: Vec<&mut [u8]> =
+                payloads.iter_mut().map(Vec::as_mut_slice).collect();
+            let batch = (self.next_batch & 0x00ff_ffff) as u32;
+            let Ok(len) = self.encoder.encode(window, batch, 0, &mut outputs) else { return };
+            for (column, mut payload) in payloads.into_iter().enumerate() {
+                payload.truncate(len);
+                let sequence = self.next_batch * BATCH_SIZE as u64 + column as u64;
+                let header = RepairHeader {
+                    batch,
+                    column: column as u8,
+                    first: first as u32,
+                    count: window.count,
+                };
+                self.queue.push_back(QueuedRepair { sequence, cell_first, header, top_up, payload });
+                if let Some(index) = self.cell_of(cell_first) {
+                    self.cells[index].repairs.push_back((sequence, None));
+                }
+            }
+            if top_up {
+                self.urgent += group;
+            }
+            self.next_batch += 1;
+            left -= group;
+        }
+    }
+
+    fn cell_of(&self, symbol: u64) -> Option<usize> {
+        let index = self.cells.partition_point(|cell| cell.end <= symbol);
+        self.cells.get(index).filter(|cell| cell.first <= symbol).map(|_| index)
+    }
+
+    /// Takes the peer's report: forgets what it has, and tops up what it lacks less what is on
+    /// the way.
+    pub fn on_rank_feedback(
+        &mut self,
+        now: Timestamp,
+        feedback: &RankFeedback,
+        path: &PathView,
+    ) -> Result<(), FlowError> {
+        if feedback.seen_end > self.next_unsent {
+            return Err(FlowError::NotSent(feedback.seen_end - 1));
+        }
+        if let Some(entry) = feedback.entries.last()
+            && entry.first + entry.span > feedback.seen_end
+        {
+            return Err(FlowError::NotSent(entry.first + entry.span - 1));
+        }
+        self.counters.peer_coded = self.counters.peer_coded.max(feedback.coded);
+        self.counters.peer_wasted = self.counters.peer_wasted.max(feedback.wasted);
+        if feedback.decoded_below < self.decoded_below {
+            // Overtaken by a later report.
+            return Ok(());
+        }
+        self.decoded_below = feedback.decoded_below;
+        while let Some(cell) = self.cells.front()
+            && cell.closed
+            && cell.end <= self.decoded_below
+        {
+            self.cells.pop_front();
+        }
+        // The open cell and cells under repair keep their symbols.
+        let keep = self.cells.front().map_or(self.next_unsent, |cell| cell.first);
+        self.encoder.release_below(keep.min(self.decoded_below));
+        self.drop_useless_repairs();
+
+        let mut entries = feedback.entries.iter().peekable();
+        while let Some(entry) = entries.next() {
+            let Some(index) = self.cell_of(entry.first) else { continue };
+            let cell_end = self.cells[index].end;
+            // A run of missing symbols may go on in the next cell: its part here has full rank.
+            let run = entry.missing == entry.span;
+            let mut missing = if run {
+                entry.span.min(cell_end - entry.first)
+            } else {
+                entry.missing
+            };
+            let first = entry.first;
+            let mut end = (entry.first + entry.span).min(cell_end);
+            while let Some(next) = entries.next_if(|next| next.first < cell_end) {
+                let inside = next.span.min(cell_end - next.first);
+                missing += if next.missing == next.span { inside } else { next.missing };
+                end = end.max((next.first + next.span).min(cell_end));
+            }
+            self.top_up(now, index, first, end, missing, feedback.repair_seen, path);
+            // The rest of a run that crosses cells.
+            let mut at = cell_end;
+            while run && at < entry.first + entry.span {
+                let Some(index) = self.cell_of(at) else { break };
+                let stop = self.cells[index].end.min(entry.first + entry.span);
+                self.top_up(now, index, at, stop, stop - at, feedback.repair_seen, path);
+                at = self.cells[index].end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Repairs of cells that are decoded meanwhile need not be sent.
+    fn drop_useless_repairs(&mut self) {
+        let decoded = self.decoded_below;
+        let urgent = &mut self.urgent;
+        self.queue.retain(|repair| {
+            let end = u64::from(repair.header.count) + repair.cell_first;
+            let useless = end <= decoded;
+            if useless && repair.top_up {
+                *urgent -= 1;
+            }
+            !useless
+        });
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one group of a report and its context")]
+    fn top_up(
+        &mut self,
+        now: Timestamp,
+        index: usize,
+        first: u64,
+        end: u64,
+        missing: u64,
+        repair_seen: Option<u64>,
+        path: &PathView,
+    ) {
+        let cell = &mut self.cells[index];
+        if !cell.closed {
+            return;
+        }
+        // A report is based on what had arrived half a round trip ago; what was sent less than a
+        // round trip ago and after the newest repair it names is not in it.
+        let horizon = path.smoothed_rtt + path.smoothed_rtt / 8 + path.ack_interval * 2;
+        cell.repairs.retain(|&(sequence, sent_at)| {
+            repair_seen.is_none_or(|seen| sequence > seen)
+                && sent_at.is_none_or(|at| at + horizon > now)
+        });
+        let in_flight = cell.repairs.len() as u64;
+        let class = if cell.tail { RepairClass::Tail } else { RepairClass::Bulk };
+        let needed = self.rate.top_up(class, missing, cell.rounds + 1, path);
+        if needed > in_flight {
+            cell.rounds += 1;
+            let cell_first = cell.first;
+            self.make_repairs(cell_first, first, end, needed - in_flight, true);
+        }
+    }
+
+    /// Nothing was heard for long: make something that is worth sending. False if there is
+    /// nothing to repair.
+    pub fn on_probe_timeout(&mut self) -> bool {
+        if self.wants_to_send() {
+            return true;
+        }
+        if let Some(cell) = self.cells.back_mut()
+            && !cell.closed
+        {
+            cell.closed = true;
+            cell.tail = true;
+        }
+        let Some(cell) = self.cells.front_mut() else { return false };
+        cell.repairs.clear();
+        let (first, end) = (cell.first, cell.end);
+        self.make_repairs(first, first.max(self.decoded_below), end, PROBE_COLUMNS, true);
+        true
+    }
+}

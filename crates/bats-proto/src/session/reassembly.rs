@@ -1,0 +1,165 @@
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::wire::message::{self, MessageFrame};
+use crate::wire::varint::Reader;
+
+/// How the peer broke the rules of the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// A symbol holds something that is no frame.
+    #[error("malformed message frame")]
+    Malformed,
+    /// A message is longer than this end said it accepts.
+    #[error("message of {0} bytes is longer than was allowed")]
+    TooLong(u64),
+    /// A continuation without a beginning, or a beginning inside a message, or too much data.
+    #[error("message parts out of sequence")]
+    Sequence,
+    /// Data after the end mark.
+    #[error("message after the end mark")]
+    AfterEnd,
+}
+
+/// Joins the parts of messages; symbols come in order.
+#[derive(Debug)]
+pub struct Reassembly {
+    max_message: usize,
+    /// The message under assembly and its total length.
+    partial: Option<(BytesMut, usize)>,
+    complete: VecDeque<Bytes>,
+    finished: bool,
+}
+
+/// Capacity given to a message at its beginning; more follows as its data really arrives, so
+/// that a declared length costs nothing.
+const FIRST_CAPACITY: usize = 64 << 10;
+
+impl Reassembly {
+    /// Accepts messages of up to `max_message` octets.
+    pub fn new(max_message: usize) -> Self {
+        Self { max_message, partial: None, complete: VecDeque::new(), finished: false }
+    }
+
+    /// Octets held.
+    pub fn bytes_held(&self) -> usize {
+        self.partial.as_ref().map_or(0, |(data, _)| data.len())
+            + self.complete.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    /// Whether the end mark came and everything before it was taken.
+    pub fn is_finished(&self) -> bool {
+        self.finished && self.complete.is_empty()
+    }
+
+    /// The next complete message.
+    pub fn pop(&mut self) -> Option<Bytes> {
+        self.complete.pop_front()
+    }
+
+    /// Takes the next symbol.
+    pub fn feed(&mut self, symbol: &[u8]) -> Result<(), SessionError> {
+        let mut reader = Reader::new(symbol);
+        while let Some(frame) = message::decode(&mut reader).map_err(|()| SessionError::Malformed)? {
+            if self.finished {
+                return Err(SessionError::AfterEnd);
+            }
+            match frame {
+                MessageFrame::Message { total, data } => {
+                    if self.partial.is_some() {
+                        return Err(SessionError::Sequence);
+                    }
+                    let length = usize::try_from(total)
+                        .ok()
+                        .filter(|&length| length <= self.max_message)
+                        .ok_or(SessionError::TooLong(total))?;
+                    let buffer = BytesMut::with_capacity(length.min(FIRST_CAPACITY));
+                    self.partial = Some((buffer, length));
+                    self.append(data)?;
+                }
+                MessageFrame::Continuation(data) => self.append(data)?,
+                MessageFrame::Fin => {
+                    if self.partial.is_some() {
+                        return Err(SessionError::Sequence);
+                    }
+                    self.finished = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, data: &[u8]) -> Result<(), SessionError> {
+        let Some((buffer, length)) = &mut self.partial else { return Err(SessionError::Sequence) };
+        if buffer.len() + data.len() > *length {
+            return Err(SessionError::Sequence);
+        }
+        buffer.extend_from_slice(data);
+        if buffer.len() == *length
+            && let Some((buffer, _)) = self.partial.take()
+        {
+            self.complete.push_back(buffer.freeze());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::session::SendQueue;
+
+    proptest! {
+        /// Any messages cut into symbols of any sizes come out as they went in, then the end.
+        #[test]
+        fn messages_survive_symbols(
+            lengths in prop::collection::vec(0_usize..3000, 0..30),
+            sizes in prop::collection::vec(64_usize..1408, 1..20),
+        ) {
+            let messages: Vec<Bytes> =
+                lengths.iter().enumerate().map(|(i, &n)| vec![i as u8; n].into()).collect();
+            let mut queue = SendQueue::new();
+            messages.iter().for_each(|message| queue.push(message.clone()));
+            queue.finish();
+            let mut reassembly = Reassembly::new(3000);
+            let mut got = Vec::new();
+            for size in sizes.iter().cycle() {
+                if queue.is_empty() {
+                    break;
+                }
+                let mut symbol = vec![0; *size];
+                let len = queue.fill_symbol(&mut symbol);
+                prop_assert!(len > 0);
+                reassembly.feed(&symbol).unwrap();
+                got.extend(std::iter::from_fn(|| reassembly.pop()));
+            }
+            prop_assert_eq!(got, messages);
+            prop_assert!(reassembly.is_finished());
+            prop_assert_eq!(queue.bytes_held(), 0);
+        }
+
+        #[test]
+        fn garbage_is_an_error_or_bounded(symbols in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..30)) {
+            let mut reassembly = Reassembly::new(500);
+            for symbol in symbols {
+                if reassembly.feed(&symbol).is_err() {
+                    break;
+                }
+                prop_assert!(reassembly.bytes_held() <= 500 + 30 * 100);
+            }
+        }
+    }
+
+    #[test]
+    fn a_liar_about_lengths_gets_an_error_and_no_memory() {
+        let mut reassembly = Reassembly::new(1000);
+        assert_eq!(reassembly.feed(&[1, 0x43, 0xe9, 0]), Err(SessionError::TooLong(1001)));
+        let mut reassembly = Reassembly::new(64 << 20);
+        reassembly.feed(&[1, 0x84, 0, 0, 0, 1, 9]).unwrap();
+        assert_eq!(reassembly.bytes_held(), 1);
+        assert_eq!(reassembly.feed(&[1, 1, 1, 9]), Err(SessionError::Sequence));
+    }
+}

@@ -1,0 +1,163 @@
+//! The coding header: what a relay needs to know of a coded packet.
+//!
+//! ```text
+//! Source (S-batch):   | BID, 3 octets | index, 1 | symbol ...
+//!
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |                      BID                      |    column     |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |        first symbol of the window, low 32 bits                |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |      symbols of the window    |   column of the R-batch ...
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! ```
+//!
+//! The second picture is a repair packet (R-batch); a recoded packet has 16 octets of coefficient
+//! vector between header and payload. BID is the batch ID of RFC 9426, here 24 bits. S-batches
+//! consist of 16 consecutive symbols, so the symbol number of a source packet is
+//! `BID * 16 + index`; R-batches have a space of their own. Truncated numbers are expanded to the
+//! value nearest to what the receiver expects. The payload ends with the packet; zeros at the end
+//! of a symbol may be left out.
+
+use bats_code::BATCH_SIZE;
+
+use super::varint::{Reader, Writer};
+
+/// Octets before the symbol of a source packet.
+pub const SOURCE_HEADER_LEN: usize = 4;
+/// Octets before the column of a repair packet.
+pub const REPAIR_HEADER_LEN: usize = 10;
+/// Octets that a coded packet has at most before its payload: a recoded one.
+pub const MAX_CODING_HEADER_LEN: usize = REPAIR_HEADER_LEN + BATCH_SIZE;
+const BID_BITS: u32 = 24;
+
+/// Header of a source packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceHeader {
+    /// Symbol number, low 28 bits.
+    pub symbol: u32,
+}
+
+impl SourceHeader {
+    /// The header of a symbol.
+    pub fn new(number: u64) -> Self {
+        Self { symbol: (number & 0x0fff_ffff) as u32 }
+    }
+
+    /// Writes BID and index.
+    pub fn encode(self, writer: &mut Writer<'_>) -> Option<()> {
+        let bid = self.symbol / BATCH_SIZE as u32;
+        writer.bytes(&bid.to_be_bytes()[1..])?;
+        writer.u8((self.symbol % BATCH_SIZE as u32) as u8)
+    }
+
+    /// Reads BID and index; `None` if truncated or the index is beyond the batch.
+    pub fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        let (bid, index) = split(reader.u32()?);
+        (usize::from(index) < BATCH_SIZE)
+            .then_some(Self { symbol: bid * BATCH_SIZE as u32 + u32::from(index) })
+    }
+
+    /// The full number nearest to `expected`.
+    pub fn number(self, expected: u64) -> u64 {
+        expand(u64::from(self.symbol), BID_BITS + 4, expected)
+    }
+}
+
+/// Header of a repair packet, recoded or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairHeader {
+    /// Batch ID, 24 bits.
+    pub batch: u32,
+    /// Column of the batch, 0 to 15; 0 for recoded packets.
+    pub column: u8,
+    /// First symbol of the window, low 32 bits.
+    pub first: u32,
+    /// Symbols of the window.
+    pub count: u16,
+}
+
+impl RepairHeader {
+    /// Writes the header.
+    pub fn encode(self, writer: &mut Writer<'_>) -> Option<()> {
+        writer.bytes(&self.batch.to_be_bytes()[1..])?;
+        writer.u8(self.column)?;
+        writer.u32(self.first)?;
+        writer.u16(self.count)
+    }
+
+    /// Reads the header; `None` if truncated or the column is beyond the batch.
+    pub fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        let (batch, column) = split(reader.u32()?);
+        let header = Self { batch, column, first: reader.u32()?, count: reader.u16()? };
+        (usize::from(column) < BATCH_SIZE).then_some(header)
+    }
+
+    /// The full number of the first symbol nearest to `expected`.
+    pub fn first_symbol(self, expected: u64) -> u64 {
+        expand(u64::from(self.first), 32, expected)
+    }
+}
+
+fn split(word: u32) -> (u32, u8) {
+    (word >> 8, word as u8)
+}
+
+/// The value nearest to `expected` whose low `bits` bits are `truncated`, at least zero.
+pub fn expand(truncated: u64, bits: u32, expected: u64) -> u64 {
+    let window = 1_u64 << bits;
+    let candidate = (expected & !(window - 1)) | truncated;
+    if candidate > expected && candidate - expected > window / 2 && candidate >= window {
+        candidate - window
+    } else if candidate < expected
+        && expected - candidate > window / 2
+        && candidate <= u64::MAX - window
+    {
+        candidate + window
+    } else {
+        candidate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn golden_octets() {
+        let mut buffer = [0; 14];
+        let mut writer = Writer::new(&mut buffer);
+        SourceHeader::new(0x0a_bc_de_f3).encode(&mut writer).unwrap();
+        RepairHeader { batch: 0x01_02_03, column: 9, first: 0x0a0b_0c0d, count: 256 }
+            .encode(&mut writer)
+            .unwrap();
+        assert_eq!(buffer, [0xab, 0xcd, 0xef, 3, 1, 2, 3, 9, 0xa, 0xb, 0xc, 0xd, 1, 0]);
+    }
+
+    #[test]
+    fn columns_beyond_the_batch_are_refused() {
+        assert_eq!(SourceHeader::decode(&mut Reader::new(&[0, 0, 0, 16])), None);
+        assert_eq!(RepairHeader::decode(&mut Reader::new(&[0, 0, 0, 16, 0, 0, 0, 0, 0, 1])), None);
+        assert_eq!(SourceHeader::decode(&mut Reader::new(&[0, 0, 0])), None);
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_survive_truncation(number in 0_u64..1 << 50, near in -100_000_000_i64..100_000_000) {
+            let expected = number.saturating_add_signed(near);
+            let mut buffer = [0; REPAIR_HEADER_LEN];
+            SourceHeader::new(number).encode(&mut Writer::new(&mut buffer)).unwrap();
+            let source = SourceHeader::decode(&mut Reader::new(&buffer)).unwrap();
+            prop_assert_eq!(source.number(expected), number);
+            let repair = RepairHeader { batch: 1, column: 2, first: number as u32, count: 3 };
+            repair.encode(&mut Writer::new(&mut buffer)).unwrap();
+            let read = RepairHeader::decode(&mut Reader::new(&buffer)).unwrap();
+            prop_assert_eq!(read, repair);
+            prop_assert_eq!(read.first_symbol(expected), number);
+        }
+    }
+}

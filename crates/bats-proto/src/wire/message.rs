@@ -1,0 +1,58 @@
+//! Frames inside symbols: how messages stand in the stream of symbols.
+//!
+//! ```text
+//! 0x00 padding        until the end of the symbol or the next frame
+//! 0x01 MESSAGE        total length, length, data      the first part of a message
+//! 0x02 CONTINUATION   length, data                    a further part of it
+//! 0x03 FIN            no more messages
+//! ```
+//!
+//! Lengths are variable-length integers. Messages are not interleaved: between MESSAGE and the
+//! part that completes it only its continuations stand.
+
+use super::varint::Reader;
+
+pub(crate) const MESSAGE: u8 = 0x01;
+pub(crate) const CONTINUATION: u8 = 0x02;
+pub(crate) const FIN: u8 = 0x03;
+
+/// A frame inside a symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageFrame<'a> {
+    /// First part of a message of `total` octets.
+    Message {
+        /// Octets of the whole message.
+        total: u64,
+        /// Its first octets.
+        data: &'a [u8],
+    },
+    /// Further part.
+    Continuation(&'a [u8]),
+    /// End of all messages.
+    Fin,
+}
+
+/// Reads the next frame; `Ok(None)` at the end of the symbol, `Err` for what is none.
+pub fn decode<'a>(reader: &mut Reader<'a>) -> Result<Option<MessageFrame<'a>>, ()> {
+    let kind = loop {
+        match reader.u8() {
+            None => return Ok(None),
+            Some(0) => {}
+            Some(kind) => break kind,
+        }
+    };
+    let part = |reader: &mut Reader<'a>| {
+        let len = usize::try_from(reader.varint()?).ok()?;
+        reader.take(len)
+    };
+    let frame = match kind {
+        MESSAGE => {
+            let total = reader.varint().ok_or(())?;
+            MessageFrame::Message { total, data: part(reader).ok_or(())? }
+        }
+        CONTINUATION => MessageFrame::Continuation(part(reader).ok_or(())?),
+        FIN => MessageFrame::Fin,
+        _ => return Err(()),
+    };
+    Ok(Some(frame))
+}

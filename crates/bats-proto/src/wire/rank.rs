@@ -1,0 +1,133 @@
+//! The flow's feedback: how much is missing, not what.
+//!
+//! ```text
+//! decoded_below, seen_end - decoded_below, repair_seen, coded, wasted, count,
+//! { first - previous end, span, missing rank } ...
+//! ```
+//!
+//! All are variable-length integers. `repair_seen` is 0 or one more than the sequence number of
+//! the newest repair received (its batch times 16 plus its column), so that the sender knows which repairs the report has
+//! not counted.
+
+use smallvec::SmallVec;
+
+use super::varint::{MAX_VARINT, Reader, Writer};
+
+/// Groups in one report.
+pub const MAX_RANK_ENTRIES: usize = 64;
+
+/// Missing symbols that belong together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankEntry {
+    /// First missing symbol.
+    pub first: u64,
+    /// Symbols from the first to the last missing one.
+    pub span: u64,
+    /// Innovative packets needed.
+    pub missing: u64,
+}
+
+/// One report.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankFeedback {
+    /// All symbols below are decoded.
+    pub decoded_below: u64,
+    /// The symbol after the newest one that arrived.
+    pub seen_end: u64,
+    /// Sequence number of the newest repair that arrived.
+    pub repair_seen: Option<u64>,
+    /// Coded packets received so far.
+    pub coded: u64,
+    /// Of these, packets that brought nothing new.
+    pub wasted: u64,
+    /// Groups, in order of `first`.
+    pub entries: SmallVec<[RankEntry; 8]>,
+}
+
+impl RankFeedback {
+    /// Writes the report without its frame type; entries that do not fit are left out.
+    pub fn encode(&self, writer: &mut Writer<'_>) -> Option<()> {
+        /// Three integers, the first two of up to four octets and the last of up to two.
+        const ENTRY_BOUND: usize = 10;
+        writer.varint(self.decoded_below)?;
+        writer.varint(self.seen_end.saturating_sub(self.decoded_below))?;
+        writer.varint(self.repair_seen.map_or(0, |repair| repair + 1))?;
+        writer.varint(self.coded)?;
+        writer.varint(self.wasted)?;
+        let room = writer.remaining().saturating_sub(1) / ENTRY_BOUND;
+        let count = self.entries.len().min(MAX_RANK_ENTRIES - 1).min(room);
+        writer.varint(count as u64)?;
+        let mut end = self.decoded_below;
+        for entry in &self.entries[..count] {
+            writer.varint(entry.first.checked_sub(end)?)?;
+            writer.varint(entry.span)?;
+            writer.varint(entry.missing)?;
+            end = entry.first;
+        }
+        Some(())
+    }
+
+    /// Reads a report; `None` if it is truncated or contradicts itself.
+    pub fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        let decoded_below = reader.varint()?;
+        let seen_end = decoded_below.checked_add(reader.varint()?)?;
+        let repair_seen = reader.varint()?.checked_sub(1);
+        let coded = reader.varint()?;
+        let wasted = reader.varint()?;
+        let count = usize::try_from(reader.varint()?).ok()?;
+        if count > MAX_RANK_ENTRIES || wasted > coded || seen_end > MAX_VARINT {
+            return None;
+        }
+        let mut entries = SmallVec::new();
+        let mut end = decoded_below;
+        for _ in 0..count {
+            let first = end.checked_add(reader.varint()?)?;
+            let span = reader.varint()?;
+            let missing = reader.varint()?;
+            if span == 0 || missing == 0 || missing > span || first.checked_add(span)? > MAX_VARINT {
+                return None;
+            }
+            entries.push(RankEntry { first, span, missing });
+            end = first;
+        }
+        Some(Self { decoded_below, seen_end, repair_seen, coded, wasted, entries })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn decoding_inverts_encoding(
+            below in 0_u64..1 << 30, ahead in 0_u64..1 << 20, repair in prop::option::of(0_u64..1 << 28),
+            gaps in prop::collection::vec((0_u64..1000, 1_u64..256), 0..60),
+        ) {
+            let mut end = below;
+            let entries = gaps.iter().map(|&(gap, span)| {
+                end += gap;
+                RankEntry { first: end, span, missing: 1 + span / 3 }
+            }).collect();
+            let feedback = RankFeedback {
+                decoded_below: below, seen_end: below + ahead, repair_seen: repair,
+                coded: 99, wasted: 3, entries,
+            };
+            let mut buffer = [0; 1400];
+            let mut writer = Writer::new(&mut buffer);
+            feedback.encode(&mut writer).unwrap();
+            let written = writer.written();
+            prop_assert_eq!(RankFeedback::decode(&mut Reader::new(&buffer[..written])), Some(feedback));
+        }
+
+        #[test]
+        fn garbage_is_refused_or_bounded(octets in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(feedback) = RankFeedback::decode(&mut Reader::new(&octets)) {
+                prop_assert!(feedback.entries.len() <= MAX_RANK_ENTRIES);
+                prop_assert!(feedback.seen_end >= feedback.decoded_below);
+            }
+        }
+    }
+}
