@@ -259,8 +259,14 @@ mod tests {
         assert!(!recoder.push(&[1; BATCH_SIZE], &[0; 11]));
         assert!(recoder.push(&[1; BATCH_SIZE], &[1; 10]));
         assert_eq!(recoder.recode(&[0], &mut vector, &mut payload), Err(RecodeError::Coefficients));
-        assert_eq!(recoder.recode(&[1, 1], &mut vector, &mut payload), Err(RecodeError::Coefficients));
-        assert_eq!(recoder.recode(&[1], &mut vector, &mut payload[..9]), Err(RecodeError::OutputSize));
+        assert_eq!(
+            recoder.recode(&[1, 1], &mut vector, &mut payload),
+            Err(RecodeError::Coefficients)
+        );
+        assert_eq!(
+            recoder.recode(&[1], &mut vector, &mut payload[..9]),
+            Err(RecodeError::OutputSize)
+        );
         assert_eq!(unit_vector(16), None);
     }
 }

@@ -5,6 +5,30 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
+use crate::config::CongestionAlgorithm;
+
+mod bbr;
+mod fixed;
+mod pacer;
+
+pub use pacer::Pacer;
+
+/// A controller for a fresh path: `initial_rtt` as the handshake saw it, `packet` octets of a
+/// full packet.
+pub fn build(
+    algorithm: CongestionAlgorithm,
+    initial_rtt: Duration,
+    packet: u16,
+) -> Box<dyn Controller> {
+    match algorithm {
+        CongestionAlgorithm::Bbr => Box::new(bbr::Bbr::new(initial_rtt, packet)),
+        CongestionAlgorithm::FixedRate { bits_per_second } => {
+            Box::new(fixed::Fixed::at_rate(bits_per_second / 8))
+        }
+        CongestionAlgorithm::None => Box::new(fixed::Fixed::unlimited()),
+    }
+}
+
 /// What one acknowledgement says about the path. All byte counts are UDP payload.
 ///
 /// Rates are taken at the receiver: between two acknowledgements the bytes

@@ -51,7 +51,10 @@ impl FragmentAssembly {
         let partial = &mut self.partials[at];
         let beyond_end = partial.total.is_some_and(|total| index >= total);
         let ends_twice = last && (partial.total.is_some() || partial.parts.len() > index + 1);
-        if partial.kind != kind || beyond_end || ends_twice || partial.bytes + data.len() > max_bytes
+        if partial.kind != kind
+            || beyond_end
+            || ends_twice
+            || partial.bytes + data.len() > max_bytes
         {
             return None;
         }
@@ -79,8 +82,16 @@ impl FragmentAssembly {
 mod tests {
     use super::*;
 
-    fn insert(assembly: &mut FragmentAssembly, id: u64, index: u64, last: bool, data: &[u8]) -> Option<Vec<u8>> {
-        assembly.insert(id, index, PacketKind::Source, last, data, 100).map(|(_, whole)| whole.clone())
+    fn insert(
+        assembly: &mut FragmentAssembly,
+        id: u64,
+        index: u64,
+        last: bool,
+        data: &[u8],
+    ) -> Option<Vec<u8>> {
+        assembly
+            .insert(id, index, PacketKind::Source, last, data, 100)
+            .map(|(_, whole)| whole.clone())
     }
 
     #[test]

@@ -21,7 +21,7 @@ use bats_types::Timestamp;
 use bytes::Bytes;
 use rand_chacha::ChaCha8Rng;
 
-use crate::config::{Mode, TransportConfig};
+use crate::config::TransportConfig;
 use crate::congestion::{Controller, Pacer};
 use crate::error::{CloseReason, SendError};
 use crate::event::Event;
@@ -41,7 +41,7 @@ use fragments::FragmentAssembly;
 use protection::PacketProtection;
 use state::State;
 
-pub(crate) use setup::Setup;
+pub(crate) use setup::{Setup, local_parameters};
 
 /// Least and most time that an acknowledgement is held back; between them a 32nd of the
 /// round-trip time, so that a rate change shows within a small part of a round.
@@ -172,7 +172,10 @@ impl Connection {
             return Err(SendError::Finished);
         }
         if message.len() > streams.peer_max_message {
-            return Err(SendError::TooLarge { size: message.len(), limit: streams.peer_max_message });
+            return Err(SendError::TooLarge {
+                size: message.len(),
+                limit: streams.peer_max_message,
+            });
         }
         let held = streams.queue.bytes_held() + streams.outgoing.bytes_held();
         // One message larger than the budget may pass when nothing else is held, so that every
@@ -273,10 +276,6 @@ impl Connection {
         (self.rtt.min() / 32).clamp(MIN_ACK_DELAY, MAX_ACK_DELAY)
     }
 
-    fn probe_interval(&self) -> Duration {
-        self.rtt.probe_timeout(MAX_ACK_DELAY)
-    }
-
     /// Tells the application what changed for it.
     fn update_application(&mut self) {
         let Some(streams) = &mut self.streams else { return };
@@ -290,7 +289,9 @@ impl Connection {
             self.writable_wanted = false;
             self.events.push_back(Event::Writable);
         }
-        if !self.acknowledged_told && streams.queue.is_empty() && streams.outgoing.all_acknowledged()
+        if !self.acknowledged_told
+            && streams.queue.is_empty()
+            && streams.outgoing.all_acknowledged()
         {
             self.acknowledged_told = true;
             self.events.push_back(Event::AllAcknowledged);
@@ -354,10 +355,5 @@ impl Connection {
                 + streams.inbox_bytes) as u64;
         }
         stats
-    }
-
-    /// Mode of the connection; only one exists yet, the peer's is checked in the handshake.
-    pub(crate) fn mode(&self) -> Mode {
-        self.config.mode
     }
 }

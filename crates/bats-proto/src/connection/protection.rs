@@ -180,10 +180,6 @@ impl PacketProtection {
         self.previous_open = None;
     }
 
-    pub(super) fn has_previous(&self) -> bool {
-        self.previous_open.is_some()
-    }
-
     /// How long keys of the last phase are kept.
     pub(super) fn keep_previous(probe_timeout: Duration, now: Timestamp) -> Timestamp {
         now + probe_timeout * 3

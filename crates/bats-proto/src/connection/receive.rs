@@ -100,8 +100,8 @@ impl Connection {
     /// An ack-eliciting packet arrived.
     fn owe_ack(&mut self, now: Timestamp) {
         self.control.unacknowledged += 1;
-        let eager = self.counters.packets_received < EAGER_ACK_PACKETS
-            && self.control.unacknowledged >= 2;
+        let eager =
+            self.counters.packets_received < EAGER_ACK_PACKETS && self.control.unacknowledged >= 2;
         let due = if eager { now } else { now + self.ack_interval() };
         self.deadlines.ack = Some(self.deadlines.ack.map_or(due, |at| at.min(due)));
     }
@@ -228,9 +228,9 @@ impl Connection {
         self.mtu.on_acknowledged(now, outcome.largest_size);
         let losses = self.sent.detect_losses(self.rtt.min(), self.rtt.smoothed() * 2);
         self.on_losses(now, &losses);
-        self.sent
-            .loss
-            .set_window(self.controller.bandwidth() / 1200 * self.rtt.smoothed().as_millis() as u64 / 500);
+        self.sent.loss.set_window(
+            self.controller.bandwidth() / 1200 * self.rtt.smoothed().as_millis() as u64 / 500,
+        );
 
         let pending = &mut self.pending_sample;
         pending.acked_bytes += outcome.acked_bytes;

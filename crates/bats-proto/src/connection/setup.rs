@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bats_types::Timestamp;
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::control::PendingControl;
@@ -17,10 +17,9 @@ use super::state::State;
 use super::{Connection, Counters, PendingSample, Role, Streams};
 use crate::config::TransportConfig;
 use crate::congestion::{self, Pacer};
-use crate::endpoint::Received;
 use crate::error::CloseReason;
 use crate::event::Event;
-use crate::flow::{FlowReceiver, FlowSender, ReceiverParameters, SenderParameters};
+use crate::flow::{FlowReceiver, FlowSender, ReceiverParameters, SenderParameters, initial_credit};
 use crate::handshake::Handshake;
 use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
 use crate::link::received::ReceivedPackets;
@@ -56,7 +55,7 @@ pub(crate) fn local_parameters(config: &TransportConfig, code_seed: u64) -> Tran
         mode: config.mode as u8,
         max_message_size: config.max_message_size.min(MAX_MESSAGE) as u64,
         max_symbol_size: symbol_size_for(config.max_udp_payload) as u16,
-        initial_credit: FlowReceiver::initial_credit(
+        initial_credit: initial_credit(
             symbol_size_for(config.max_udp_payload),
             config.receive_budget,
         ),
@@ -136,6 +135,10 @@ impl Connection {
             }
         }
         self.progress_handshake(now);
+        if self.role == Role::Server && self.state.is_established() {
+            // The client repeats its Finished: it has not heard that it arrived.
+            self.control.handshake_done = true;
+        }
     }
 
     /// Sets up what the handshake has made possible.
@@ -180,13 +183,13 @@ impl Connection {
                 seed: self.code_seed,
                 initial_credit: peer.initial_credit,
                 goal: self.config.goal,
+                budget: self.config.send_budget,
             }),
             incoming: FlowReceiver::new(ReceiverParameters {
                 max_symbol_size,
-                window_cap: WINDOW_CAP,
                 seed: peer.code_seed,
                 receive_budget: self.config.receive_budget,
-                initial_credit: FlowReceiver::initial_credit(own, self.config.receive_budget),
+                initial_credit: initial_credit(own, self.config.receive_budget),
             }),
             queue: SendQueue::new(),
             reassembly: Reassembly::new(self.config.max_message_size.min(MAX_MESSAGE)),
@@ -208,10 +211,5 @@ impl Connection {
             self.control.ping = true;
             self.events.push_back(Event::Connected);
         }
-    }
-
-    /// A datagram whose routing decided that it begins this connection.
-    pub(crate) fn begin(&mut self, now: Timestamp, datagram: Received<'_>) {
-        self.handle_datagram(now, datagram);
     }
 }

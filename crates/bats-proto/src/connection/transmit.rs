@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use bats_types::Timestamp;
-use rand::RngCore;
+use rand::Rng;
 
 use super::control::PendingControl;
 use super::deadlines::expired;
@@ -180,10 +180,12 @@ impl Connection {
         let mut ranges = core::mem::take(&mut self.ranges);
         let header = if ack_due { self.ack_header(now, &mut ranges) } else { None };
         let feedback = match &mut self.streams {
-            Some(streams) if self.control.rank || ack_due => Some(streams.incoming.feedback(now)),
+            Some(streams) if self.control.rank => {
+                Some(streams.incoming.feedback(now, self.rtt.min()))
+            }
             _ => None,
         };
-        let credit = match &self.streams {
+        let credit = match &mut self.streams {
             Some(streams) if self.control.credit => Some(streams.incoming.credit()),
             _ => None,
         };
@@ -209,11 +211,8 @@ impl Connection {
             Some(())
         });
         self.ranges = ranges;
-        let contents = Contents {
-            credit: credit.is_some(),
-            handshake_done: done,
-            ..Contents::default()
-        };
+        let contents =
+            Contents { credit: credit.is_some(), handshake_done: done, ..Contents::default() };
         let ack_eliciting = ping || done || credit.is_some();
         self.control = PendingControl {
             close: self.control.close.take(),
@@ -230,7 +229,12 @@ impl Connection {
     fn ack_header(&mut self, now: Timestamp, ranges: &mut Vec<(u64, u64)>) -> Option<AckHeader> {
         let (largest, received_at) = self.received.largest()?;
         self.received.write_ranges(ranges);
-        Some(AckHeader { largest, delay: now - received_at, received_at, ce_count: self.ce_received })
+        Some(AckHeader {
+            largest,
+            delay: now - received_at,
+            received_at,
+            ce_count: self.ce_received,
+        })
     }
 
     fn poll_mtu_probe(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<usize> {
@@ -315,10 +319,7 @@ impl Connection {
                     buffer.truncate(start);
                     break;
                 }
-                Some(full) if size < full => {
-                    segments += 1;
-                    break;
-                }
+                Some(full) if size < full => break,
                 Some(_) => {}
             }
             segments += 1;
@@ -342,13 +343,12 @@ impl Connection {
         // follows the path.
         while streams.outgoing.wants_symbol() && !streams.queue.is_empty() {
             let queue = &mut streams.queue;
-            let more = |queue: &crate::session::SendQueue| !queue.is_empty();
-            streams.outgoing.push_symbol(symbol_size, |octets| queue.fill_symbol(octets));
-            if !more(queue) {
-                streams.outgoing.flush();
+            if !streams.outgoing.push_symbol(symbol_size, |octets| queue.fill_symbol(octets)) {
+                break;
             }
         }
-        streams.outgoing.poll(now, view, &mut self.scratch)
+        let more = !streams.queue.is_empty();
+        streams.outgoing.poll(now, view, more, &mut self.scratch)
     }
 
     /// Sends the payload in `scratch`, which was made for a larger path, in equal parts.
@@ -427,7 +427,7 @@ impl Connection {
             let lost = self.sent.abandon_in_flight();
             self.say_again(lost);
         }
-        let probed = self.streams.as_mut().is_some_and(|s| s.outgoing.on_probe_timeout(now));
+        let probed = self.streams.as_mut().is_some_and(|s| s.outgoing.on_probe_timeout());
         if probed || self.has_data() {
             self.probes_allowed = 2;
         } else {
@@ -448,8 +448,7 @@ impl Connection {
 
     /// Starts the clock after which silence means that the tail was lost.
     pub(super) fn arm_probe(&mut self, now: Timestamp) {
-        let undecoded =
-            self.streams.as_ref().is_some_and(|s| !s.outgoing.all_acknowledged());
+        let undecoded = self.streams.as_ref().is_some_and(|s| !s.outgoing.all_acknowledged());
         self.deadlines.probe = if self.sent.expects_ack() || undecoded {
             let from = if self.probe_count == 0 { now } else { self.sent.last_eliciting_at() };
             Some((from + self.probe_backoff()).max(now))

@@ -1,1 +1,136 @@
-//! crypto
+//! Keys and the TLS session. No type of the TLS library leaves this folder.
+
+mod certificate;
+mod plain;
+mod session;
+mod verifier;
+
+pub use certificate::{fingerprint, generate_identity};
+pub use session::{ClientTls, CryptoError, ServerTls, Session};
+pub(crate) use session::{Unlocked, initial_keys};
+
+/// Octets of a tag.
+pub const TAG_LEN: usize = 16;
+
+/// Seals and opens the payload of packets.
+pub enum PacketKey {
+    /// AEAD of TLS 1.3.
+    Aead(Box<dyn rustls::quic::PacketKey>),
+    /// Checksum of the simulator.
+    Plain(plain::PlainKey),
+}
+
+/// Masks packet numbers.
+pub enum HeaderKey {
+    /// Block cipher of TLS 1.3.
+    Aead(Box<dyn rustls::quic::HeaderProtectionKey>),
+    /// No mask.
+    Plain,
+}
+
+impl core::fmt::Debug for PacketKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("PacketKey")
+    }
+}
+
+impl core::fmt::Debug for HeaderKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("HeaderKey")
+    }
+}
+
+/// Keys of one direction.
+#[derive(Debug)]
+pub struct DirectionalKeys {
+    /// For headers.
+    pub header: HeaderKey,
+    /// For payloads.
+    pub packet: PacketKey,
+}
+
+/// Keys of both directions of one level.
+#[derive(Debug)]
+pub struct Keys {
+    /// For packets that this end sends.
+    pub local: DirectionalKeys,
+    /// For packets that the peer sends.
+    pub remote: DirectionalKeys,
+}
+
+impl Keys {
+    fn from_tls(keys: rustls::quic::Keys) -> Self {
+        let direction = |keys: rustls::quic::DirectionalKeys| DirectionalKeys {
+            header: HeaderKey::Aead(keys.header),
+            packet: PacketKey::Aead(keys.packet),
+        };
+        Self { local: direction(keys.local), remote: direction(keys.remote) }
+    }
+}
+
+impl PacketKey {
+    /// Seals the first `len` octets of `buffer`; the tag goes behind them, into the last
+    /// [`TAG_LEN`] octets. `buffer` has `len + TAG_LEN` octets.
+    pub fn seal_in_place(&self, pn: u64, header: &[u8], buffer: &mut [u8], len: usize) {
+        let (payload, tag) = buffer.split_at_mut(len);
+        match self {
+            Self::Aead(key) => {
+                // Sealing fails only for lengths far beyond a datagram; the tag then stays zero
+                // and the peer drops the packet.
+                if let Ok(sealed) = key.encrypt_in_place(pn, header, payload) {
+                    tag[..TAG_LEN].copy_from_slice(sealed.as_ref());
+                }
+            }
+            Self::Plain(key) => tag[..TAG_LEN].copy_from_slice(&key.tag(pn, header, payload)),
+        }
+    }
+
+    /// Opens `buffer`, payload and tag; the length of the payload, or `None` if it is not genuine.
+    pub fn open_in_place(&self, pn: u64, header: &[u8], buffer: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::Aead(key) => {
+                key.decrypt_in_place(pn, header, buffer).ok().map(|plain| plain.len())
+            }
+            Self::Plain(key) => {
+                let len = buffer.len().checked_sub(TAG_LEN)?;
+                let (payload, tag) = buffer.split_at(len);
+                (key.tag(pn, header, payload) == tag).then_some(len)
+            }
+        }
+    }
+
+    /// Packets that may be sealed with this key (RFC 9001, section 6.6).
+    pub fn confidentiality_limit(&self) -> u64 {
+        match self {
+            Self::Aead(key) => key.confidentiality_limit(),
+            Self::Plain(_) => 1 << 40,
+        }
+    }
+
+    /// Forgeries after which this key is no longer safe.
+    pub fn integrity_limit(&self) -> u64 {
+        match self {
+            Self::Aead(key) => key.integrity_limit(),
+            Self::Plain(_) => 1 << 40,
+        }
+    }
+}
+
+impl HeaderKey {
+    /// The mask for the first octet and the packet number (RFC 9001, section 5.4).
+    pub fn mask(&self, sample: &[u8; 16]) -> [u8; 5] {
+        match self {
+            Self::Aead(key) => {
+                // The library masks in place; masking zeros yields the mask. A first octet of a
+                // short header and a number length of four have all five octets masked.
+                let mut first = 0x03;
+                let mut number = [0; 4];
+                if key.encrypt_in_place(sample, &mut first, &mut number).is_err() {
+                    return [0; 5];
+                }
+                [first ^ 0x03, number[0], number[1], number[2], number[3]]
+            }
+            Self::Plain => [0; 5],
+        }
+    }
+}

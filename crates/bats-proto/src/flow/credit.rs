@@ -96,10 +96,20 @@ mod tests {
     fn an_application_that_takes_nothing_stops_the_credit() {
         let mut credit = Credit::new(1408, 4 << 20, initial_credit(1408, 4 << 20));
         let before = credit.granted();
-        credit.update(Timestamp::from_millis(1), Duration::from_millis(1), before, before as usize * 1408);
+        credit.update(
+            Timestamp::from_millis(1),
+            Duration::from_millis(1),
+            before,
+            before as usize * 1408,
+        );
         let after = credit.granted();
         assert!(after as usize * 1408 <= 4 << 20);
-        credit.update(Timestamp::from_millis(9), Duration::from_millis(1), after, after as usize * 1408);
+        credit.update(
+            Timestamp::from_millis(9),
+            Duration::from_millis(1),
+            after,
+            after as usize * 1408,
+        );
         assert!(credit.granted() <= (4 << 20) / 1408 + 1);
     }
 }

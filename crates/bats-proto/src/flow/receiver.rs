@@ -133,7 +133,11 @@ impl FlowReceiver {
         Ok(())
     }
 
-    fn on_repair(&mut self, kind: PacketKind, reader: &mut Reader<'_>) -> Result<Outcome, FlowError> {
+    fn on_repair(
+        &mut self,
+        kind: PacketKind,
+        reader: &mut Reader<'_>,
+    ) -> Result<Outcome, FlowError> {
         let header = RepairHeader::decode(reader).ok_or(FlowError::Malformed)?;
         let window = Window { first: header.first_symbol(self.seen_end), count: header.count };
         let end = window.end().ok_or(FlowError::Malformed)?;
@@ -189,8 +193,7 @@ impl FlowReceiver {
             .collect();
         self.last_feedback = now;
         let incomplete = self.decoder.first_missing() < self.seen_end;
-        self.feedback_at =
-            incomplete.then(|| now + (rtt / 4).max(MIN_FEEDBACK_INTERVAL * 4));
+        self.feedback_at = incomplete.then(|| now + (rtt / 4).max(MIN_FEEDBACK_INTERVAL * 4));
         RankFeedback {
             decoded_below: self.decoder.first_missing(),
             seen_end: self.seen_end,

@@ -159,13 +159,12 @@ impl FlowSender {
         !self.queue.is_empty() || self.next_unsent < self.encoder.next().min(self.credit)
     }
 
-    /// Adds a symbol of up to `size` octets that `fill` writes.
-    pub fn push_symbol(&mut self, size: usize, fill: impl FnOnce(&mut [u8]) -> usize) {
+    /// Adds a symbol of up to `size` octets that `fill` writes; false if it wrote none.
+    pub fn push_symbol(&mut self, size: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let size = size.min(self.max_symbol_size);
         self.symbol.resize(size, 0);
         let len = fill(&mut self.symbol).min(size);
-        // An empty symbol, which nobody makes, would be refused and changes nothing.
-        let _number = self.encoder.push(&self.symbol[..len]);
+        self.encoder.push(&self.symbol[..len]).is_ok()
     }
 
     /// The peer allows `symbols` in all. Credit never shrinks.
@@ -310,8 +309,7 @@ impl FlowSender {
                     buffer
                 })
                 .collect();
-            let mut outputs: Vec<&mut [u8]> =
-                payloads.iter_mut().map(Vec::as_mut_slice).collect();
+            let mut outputs: Vec<&mut [u8]> = payloads.iter_mut().map(Vec::as_mut_slice).collect();
             let batch = (self.next_batch & 0x00ff_ffff) as u32;
             let Ok(len) = self.encoder.encode(window, batch, 0, &mut outputs) else { return };
             for (column, mut payload) in payloads.into_iter().enumerate() {
@@ -323,7 +321,13 @@ impl FlowSender {
                     first: first as u32,
                     count: window.count,
                 };
-                self.queue.push_back(QueuedRepair { sequence, cell_first, header, top_up, payload });
+                self.queue.push_back(QueuedRepair {
+                    sequence,
+                    cell_first,
+                    header,
+                    top_up,
+                    payload,
+                });
                 if let Some(index) = self.cell_of(cell_first) {
                     self.cells[index].repairs.push_back((sequence, None));
                 }
@@ -381,11 +385,8 @@ impl FlowSender {
             let cell_end = self.cells[index].end;
             // A run of missing symbols may go on in the next cell: its part here has full rank.
             let run = entry.missing == entry.span;
-            let mut missing = if run {
-                entry.span.min(cell_end - entry.first)
-            } else {
-                entry.missing
-            };
+            let mut missing =
+                if run { entry.span.min(cell_end - entry.first) } else { entry.missing };
             let first = entry.first;
             let mut end = (entry.first + entry.span).min(cell_end);
             while let Some(next) = entries.next_if(|next| next.first < cell_end) {

@@ -1,7 +1,12 @@
 //! One hop: packet numbers, acknowledgements, loss, round-trip time, path MTU.
 
+/// Loss and burst estimate.
 pub mod loss;
+/// Path MTU discovery.
 pub mod mtu;
+/// Replay window and acknowledgement ranges.
 pub mod received;
+/// Round-trip time.
 pub mod rtt;
+/// Packets in flight and loss detection.
 pub mod sent;

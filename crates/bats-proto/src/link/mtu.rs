@@ -91,7 +91,11 @@ impl MtuDiscovery {
         if self.current + SEARCH_STEP >= self.ceiling {
             return None;
         }
-        if self.ceiling > self.max { Some(self.max) } else { Some((self.current + self.ceiling) / 2) }
+        if self.ceiling > self.max {
+            Some(self.max)
+        } else {
+            Some((self.current + self.ceiling) / 2)
+        }
     }
 
     /// When [`MtuDiscovery::poll`] wants to be asked again, if a search is on.

@@ -106,8 +106,9 @@ impl ReceivedPackets {
         };
         self.acknowledged_largest[self.acks_sent % ACK_REPEATS] = largest;
         self.acks_sent += 1;
-        let floor =
-            oldest.min(largest.saturating_sub(MIN_COVERAGE)).max((largest + 1).saturating_sub(REPLAY_WINDOW));
+        let floor = oldest
+            .min(largest.saturating_sub(MIN_COVERAGE))
+            .max((largest + 1).saturating_sub(REPLAY_WINDOW));
 
         let mut last = None;
         let mut pn = largest;

@@ -290,8 +290,7 @@ impl SentPackets {
     pub fn detect_losses(&mut self, min_rtt: Duration, forget_after: Duration) -> LossOutcome {
         let mut outcome = LossOutcome::default();
         let Some(largest_acked) = self.largest_acked else { return outcome };
-        let threshold =
-            self.largest_acked_sent_at.saturating_sub(self.reordering_time(min_rtt));
+        let threshold = self.largest_acked_sent_at.saturating_sub(self.reordering_time(min_rtt));
         self.scan = self.scan.max(self.base);
         while self.scan <= largest_acked {
             let packet = &mut self.packets[(self.scan - self.base) as usize];

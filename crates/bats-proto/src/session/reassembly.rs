@@ -61,7 +61,9 @@ impl Reassembly {
     /// Takes the next symbol.
     pub fn feed(&mut self, symbol: &[u8]) -> Result<(), SessionError> {
         let mut reader = Reader::new(symbol);
-        while let Some(frame) = message::decode(&mut reader).map_err(|()| SessionError::Malformed)? {
+        while let Some(frame) =
+            message::decode(&mut reader).map_err(|()| SessionError::Malformed)?
+        {
             if self.finished {
                 return Err(SessionError::AfterEnd);
             }

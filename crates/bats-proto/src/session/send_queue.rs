@@ -66,7 +66,8 @@ impl SendQueue {
         while let Some(message) = self.messages.front() {
             let offset = self.begun.unwrap_or(0);
             let left = message.len() - offset;
-            let header = 1 + if self.begun.is_none() { varint_len(message.len() as u64) } else { 0 };
+            let header =
+                1 + if self.begun.is_none() { varint_len(message.len() as u64) } else { 0 };
             // The part's length takes one octet below 64 and two below 16,384 octets.
             let room = writer.remaining().saturating_sub(header + 2);
             let part = left.min(room);

@@ -119,13 +119,11 @@ pub fn decode<'a>(
             Some(other) => break other,
         }
     };
-    let mut int = |reader: &mut Reader<'a>| reader.varint().ok_or(TRUNCATED);
+    let int = |reader: &mut Reader<'a>| reader.varint().ok_or(TRUNCATED);
     let frame = match frame_type {
         PING => Frame::Ping,
         ACK => Frame::Ack(decode_ack(reader, ranges)?),
-        RANK => {
-            Frame::Rank(RankFeedback::decode(reader).ok_or(MalformedFrame("rank feedback"))?)
-        }
+        RANK => Frame::Rank(RankFeedback::decode(reader).ok_or(MalformedFrame("rank feedback"))?),
         CREDIT => Frame::Credit(int(reader)?),
         HANDSHAKE_DONE => Frame::HandshakeDone,
         CRYPTO => {

@@ -2,7 +2,9 @@
 
 pub mod coding;
 pub mod frame;
+pub mod long_header;
 pub mod message;
+pub mod parameters;
 pub mod rank;
 pub mod short_header;
 pub mod varint;

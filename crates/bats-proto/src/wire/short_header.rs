@@ -26,6 +26,8 @@ pub const TAG_LEN: usize = 16;
 /// Octets that a packet has beyond its payload.
 pub const SHORT_OVERHEAD: usize = SHORT_HEADER_LEN + TAG_LEN;
 const PROTECTED_BITS: u8 = 0x1f;
+/// Bits of a long header's first octet that are masked.
+pub(crate) const PROTECTED_LONG_BITS: u8 = 0x0f;
 const RESERVED_BITS: u8 = 0x18;
 
 /// What the payload of a packet is.
@@ -100,7 +102,12 @@ pub fn sample(packet: &[u8]) -> Option<&[u8; 16]> {
 /// Applies or removes the header protection.
 pub fn apply_mask(packet: &mut [u8], mask: [u8; 5]) {
     packet[0] ^= mask[0] & PROTECTED_BITS;
-    for (octet, mask) in packet[5..9].iter_mut().zip(&mask[1..]) {
+    mask_number(&mut packet[5..9], mask);
+}
+
+/// Masks or unmasks the four octets of a packet number.
+pub(crate) fn mask_number(number: &mut [u8], mask: [u8; 5]) {
+    for (octet, mask) in number.iter_mut().zip(&mask[1..]) {
         *octet ^= mask;
     }
 }

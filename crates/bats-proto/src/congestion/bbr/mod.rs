@@ -1,0 +1,277 @@
+//! Model-based congestion control: paces at the path's rate and keeps its queue short.
+//!
+//! After BBR (Cardwell and others, draft-ietf-ccwg-bbr), with another idea of rate and of loss
+//! (ADR 0003): the rate is read off the receiver's clock with lost packets counted, so that
+//! random loss changes neither the estimate nor the end of start-up; delay, marks, and loss
+//! beyond the path's own are what counts as congestion.
+
+mod path_model;
+
+use core::time::Duration;
+
+use bats_types::Timestamp;
+
+use super::{AckSample, Controller};
+use path_model::PathModel;
+
+/// Packets of the first flight, and how long it takes: an eighth of the round trip, within limits.
+/// Its spacing at the receiver is the first sample of the rate.
+const FIRST_FLIGHT_PACKETS: u64 = 32;
+const FIRST_FLIGHT_MIN: Duration = Duration::from_millis(2);
+const FIRST_FLIGHT_MAX: Duration = Duration::from_millis(25);
+/// Growth per round trip in start-up. The overshoot before the first feedback from a full link
+/// is (g - 1) / ln g - 1 = 0.67 bandwidth-delay products.
+const STARTUP_GAIN: f64 = 2.6;
+/// Pace while the queue of start-up empties.
+const DRAIN_GAIN: f64 = 0.5;
+/// Pace between probes, a little below the rate so that no queue stands.
+const CRUISE_GAIN: f64 = 0.99;
+const UP_GAIN: f64 = 1.25;
+const MAX_UP_GAIN: f64 = 2.0;
+const DOWN_GAIN: f64 = 0.75;
+/// Time between probes for more bandwidth.
+const PROBE_INTERVAL: Duration = Duration::from_millis(2_500);
+/// Rounds without a quarter of growth that end start-up.
+const PLATEAU_ROUNDS: u32 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Startup,
+    Drain,
+    Cruise,
+    Up,
+    Down,
+}
+
+#[derive(Debug)]
+pub(super) struct Bbr {
+    state: State,
+    path: PathModel,
+    packet: u64,
+    /// Estimate of the path's rate, bytes per second.
+    bandwidth: u64,
+    has_sample: bool,
+    min_rtt: Duration,
+    /// The round ends when this many bytes are acknowledged.
+    round_end: u64,
+    sent: u64,
+    rounds_in_state: u32,
+    plateau_rounds: u32,
+    bandwidth_at_round: u64,
+    up_gain: f64,
+    next_probe: Timestamp,
+    state_since: Timestamp,
+    probes: u64,
+    /// After a silence: send carefully until something is heard.
+    silent: bool,
+}
+
+impl Bbr {
+    pub(super) fn new(initial_rtt: Duration, packet: u16) -> Self {
+        let flight = (initial_rtt / 8).clamp(FIRST_FLIGHT_MIN, FIRST_FLIGHT_MAX);
+        let packet = u64::from(packet);
+        let rate = (FIRST_FLIGHT_PACKETS * packet) as f64 / flight.as_secs_f64();
+        Self {
+            state: State::Startup,
+            path: PathModel::default(),
+            packet,
+            bandwidth: rate as u64,
+            has_sample: false,
+            min_rtt: initial_rtt,
+            round_end: 0,
+            sent: 0,
+            rounds_in_state: 0,
+            plateau_rounds: 0,
+            bandwidth_at_round: 0,
+            up_gain: UP_GAIN,
+            next_probe: Timestamp::ZERO,
+            state_since: Timestamp::ZERO,
+            probes: 0,
+            silent: false,
+        }
+    }
+
+    fn enter(&mut self, now: Timestamp, state: State) {
+        self.state = state;
+        self.state_since = now;
+        self.rounds_in_state = 0;
+        self.bandwidth_at_round = self.bandwidth;
+        if state == State::Up {
+            self.up_gain = UP_GAIN;
+        }
+        if state == State::Cruise {
+            // Probes of different connections should not fall together: the interval differs by
+            // a fifth from probe to probe.
+            self.probes += 1;
+            let spread = (self.probes.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u32;
+            let rounds = self.min_rtt * 8;
+            self.next_probe = now + PROBE_INTERVAL.max(rounds) + PROBE_INTERVAL / 1_280 * spread;
+        }
+    }
+
+    /// Queueing delay that means a full link rather than noise.
+    fn queue_threshold(&self) -> Duration {
+        (self.min_rtt / 16).clamp(Duration::from_millis(3), Duration::from_millis(12))
+    }
+
+    /// Queueing delay below which the queue counts as empty.
+    fn empty_threshold(&self) -> Duration {
+        (self.min_rtt / 50).clamp(Duration::from_millis(1), Duration::from_millis(3))
+    }
+
+    /// Over which time the rate is measured: short in start-up, where it grows by the moment.
+    fn rate_span(&self) -> Duration {
+        match self.state {
+            State::Startup => (self.min_rtt / 16).max(Duration::from_millis(2)),
+            _ => (self.min_rtt / 2).clamp(Duration::from_millis(5), Duration::from_millis(100)),
+        }
+    }
+
+    fn standing_span(&self) -> Duration {
+        (self.min_rtt / 16).clamp(Duration::from_millis(3), Duration::from_millis(12))
+    }
+
+    fn on_round(&mut self, now: Timestamp, app_limited: bool) {
+        let span = self.min_rtt.max(Duration::from_millis(5));
+        let quiet = self.path.standing_queue(self.standing_span()) < self.queue_threshold();
+        if self.state != State::Up && quiet {
+            self.path.learn_own_loss(span);
+        }
+        self.rounds_in_state += 1;
+        let grown = self.bandwidth as f64 / self.bandwidth_at_round.max(1) as f64;
+        match self.state {
+            State::Startup => {
+                if grown < 1.25 && !app_limited {
+                    self.plateau_rounds += 1;
+                } else {
+                    self.plateau_rounds = 0;
+                }
+                if self.plateau_rounds >= PLATEAU_ROUNDS {
+                    self.enter(now, State::Drain);
+                }
+            }
+            State::Up => {
+                if self.rounds_in_state >= 2 {
+                    if grown > 1.1 {
+                        self.up_gain = (self.up_gain * 1.25).min(MAX_UP_GAIN);
+                    } else {
+                        self.enter(now, State::Down);
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.bandwidth_at_round = self.bandwidth;
+    }
+}
+
+impl Controller for Bbr {
+    fn on_sent(&mut self, _now: Timestamp, bytes: u64, _in_flight: u64) {
+        self.sent += bytes;
+    }
+
+    fn on_ack(&mut self, sample: &AckSample) {
+        let now = sample.now;
+        self.silent = false;
+        self.min_rtt = sample.min_rtt;
+        self.path.on_ack(sample);
+        let standing = self.path.standing_queue(self.standing_span());
+        let confirmed = self.path.samples_in(self.standing_span()) >= 3;
+        let full = confirmed && standing > self.queue_threshold();
+        let congestive = sample.ce_packets > 0
+            || self.path.excess_loss(self.min_rtt.max(self.rate_span())) > 0.0;
+
+        if let Some((rate, limited)) = self.path.rate(self.rate_span()) {
+            if !self.has_sample {
+                self.has_sample = true;
+                self.bandwidth = rate;
+            } else if rate > self.bandwidth {
+                self.bandwidth = rate;
+            } else if full && !limited && self.state != State::Startup && rate > 0 {
+                // The link is busy and yet slower than believed: believe it.
+                self.bandwidth = self.bandwidth - (self.bandwidth - rate) / 4;
+            }
+            if full && self.state == State::Startup {
+                self.bandwidth = rate;
+            }
+        }
+
+        match self.state {
+            State::Startup if full || (congestive && standing > self.empty_threshold()) => {
+                self.enter(now, State::Drain);
+            }
+            State::Drain | State::Down => {
+                let empty = standing <= self.empty_threshold();
+                let waited = now - self.state_since > self.min_rtt;
+                let too_long = now - self.state_since > self.min_rtt * 4;
+                if (empty && waited) || too_long {
+                    self.enter(now, State::Cruise);
+                }
+            }
+            State::Cruise if now >= self.next_probe && !sample.app_limited => {
+                self.enter(now, State::Up);
+            }
+            State::Up if full || congestive => self.enter(now, State::Down),
+            _ => {}
+        }
+        if sample.cumulative_sent >= self.round_end {
+            self.round_end = self.sent;
+            self.on_round(now, sample.app_limited);
+        }
+    }
+
+    fn on_probe_timeout(&mut self, _now: Timestamp, count: u32) {
+        self.silent = count >= 2;
+    }
+
+    fn window(&self) -> u64 {
+        if !self.has_sample {
+            return FIRST_FLIGHT_PACKETS * self.packet;
+        }
+        let gain = match self.state {
+            State::Startup => STARTUP_GAIN * 1.5,
+            _ => 2.0 * self.up_gain.max(1.0) / UP_GAIN,
+        };
+        let product = self.bandwidth as f64 * self.min_rtt.as_secs_f64();
+        // Acknowledgements come in steps of a few milliseconds.
+        let slack = self.bandwidth as f64 * 0.005;
+        ((product * gain + slack) as u64).max(FIRST_FLIGHT_PACKETS * self.packet)
+    }
+
+    fn pacing_rate(&self) -> u64 {
+        let gain = match self.state {
+            State::Startup if !self.has_sample => 1.0,
+            State::Startup => STARTUP_GAIN,
+            State::Drain => DRAIN_GAIN,
+            State::Cruise => {
+                // What stands in spite of all is worked off within a few rounds.
+                let standing = self.path.standing_queue(self.standing_span());
+                let excess = standing.saturating_sub(self.empty_threshold());
+                let share = excess.as_secs_f64() / self.min_rtt.as_secs_f64().max(1e-3);
+                CRUISE_GAIN - (share / 2.0).min(0.25)
+            }
+            State::Up => self.up_gain,
+            State::Down => DOWN_GAIN,
+        };
+        let silence = if self.silent { 0.5 } else { 1.0 };
+        ((self.bandwidth as f64 * gain * silence) as u64).max(2 * self.packet)
+    }
+
+    fn bandwidth(&self) -> u64 {
+        self.bandwidth
+    }
+
+    fn queue_delay(&self) -> Duration {
+        self.path.queue_delay
+    }
+
+    fn state(&self) -> &'static str {
+        match self.state {
+            State::Startup => "startup",
+            State::Drain => "drain",
+            State::Cruise => "cruise",
+            State::Up => "probe_up",
+            State::Down => "probe_down",
+        }
+    }
+}

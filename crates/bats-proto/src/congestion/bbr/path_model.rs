@@ -1,0 +1,142 @@
+//! What the controller knows of the path: its rate, its queue and its own losses.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bats_types::Timestamp;
+
+use crate::congestion::AckSample;
+
+/// How long a minimum of the one-way delay is believed, in two halves.
+const DELAY_LIFETIME: Duration = Duration::from_secs(10);
+/// Acknowledgements remembered; at one every 0.5 ms a quarter of a second.
+const MAX_HISTORY: usize = 512;
+
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    cumulative: u64,
+    sent_at: Timestamp,
+    received_at: Timestamp,
+    lost: u64,
+    acked: u64,
+    queue: Duration,
+    app_limited: bool,
+}
+
+/// Rates and delays from a sequence of acknowledgements.
+#[derive(Debug, Default)]
+pub(super) struct PathModel {
+    history: VecDeque<Point>,
+    lost: u64,
+    acked: u64,
+    /// Minimum of arrival less departure, on two clocks: current and last half window.
+    min_delay: Option<(i64, i64)>,
+    min_since: Timestamp,
+    pub(super) queue_delay: Duration,
+    /// Loss while not pushing: the path's own.
+    own_loss: Option<f64>,
+}
+
+impl PathModel {
+    pub(super) fn on_ack(&mut self, sample: &AckSample) {
+        self.lost += sample.lost_bytes;
+        self.acked += sample.acked_bytes;
+        let delay =
+            sample.largest_received_at.as_nanos() as i64 - sample.largest_sent_at.as_nanos() as i64;
+        let (current, last) = self.min_delay.unwrap_or((delay, delay));
+        self.min_delay = Some(if sample.now - self.min_since > DELAY_LIFETIME / 2 {
+            self.min_since = sample.now;
+            (delay, current)
+        } else {
+            (current.min(delay), last)
+        });
+        let (current, last) = self.min_delay.unwrap_or((delay, delay));
+        let queue = delay - current.min(last).min(delay);
+        self.queue_delay = Duration::from_nanos(queue as u64);
+        if self.history.len() == MAX_HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(Point {
+            cumulative: sample.cumulative_sent,
+            sent_at: sample.largest_sent_at,
+            received_at: sample.largest_received_at,
+            lost: self.lost,
+            acked: self.acked,
+            queue: self.queue_delay,
+            app_limited: sample.app_limited,
+        });
+    }
+
+    /// The newest point and the newest one that is at least `span` older.
+    fn span(&self, span: Duration) -> Option<(Point, Point)> {
+        let newest = *self.history.back()?;
+        let older = self
+            .history
+            .iter()
+            .rev()
+            .skip(1)
+            .find(|point| newest.received_at - point.received_at >= span)
+            .or(self.history.front())?;
+        (older.received_at < newest.received_at).then_some((*older, newest))
+    }
+
+    /// Bytes per second that passed the receiver over the last `span`, lost ones counted, less
+    /// loss that the path does not have by itself; never more than was sent in the same time.
+    /// The second value tells whether the application held the sender back.
+    pub(super) fn rate(&self, span: Duration) -> Option<(u64, bool)> {
+        let (older, newest) = self.span(span)?;
+        let elapsed = (newest.received_at - older.received_at).max(newest.sent_at - older.sent_at);
+        let bytes = newest.cumulative.saturating_sub(older.cumulative);
+        let limited = newest.app_limited || older.app_limited;
+        let rate = bytes as f64 / elapsed.as_secs_f64().max(1e-6);
+        Some(((rate * (1.0 - self.excess_loss(span))) as u64, limited))
+    }
+
+    /// Share of bytes lost over the last `span` beyond the path's own loss and its noise.
+    pub(super) fn excess_loss(&self, span: Duration) -> f64 {
+        let Some((older, newest)) = self.span(span) else { return 0.0 };
+        let lost = (newest.lost - older.lost) as f64;
+        let total = lost + (newest.acked - older.acked) as f64;
+        let Some(own) = self.own_loss else { return 0.0 };
+        if total < 1.0 {
+            return 0.0;
+        }
+        // Bursts make the noise larger than that of independent losses.
+        let packets = total / 1_400.0;
+        let noise = 3.0 * (2.0 * own.max(0.005) * (1.0 - own) / packets).sqrt() + 0.01;
+        (lost / total - own - noise).max(0.0)
+    }
+
+    /// A round without pushing ended: its loss over `span` is the path's own.
+    pub(super) fn learn_own_loss(&mut self, span: Duration) {
+        let Some((older, newest)) = self.span(span) else { return };
+        let lost = (newest.lost - older.lost) as f64;
+        let total = lost + (newest.acked - older.acked) as f64;
+        if total >= 30.0 * 1_400.0 {
+            let loss = lost / total;
+            self.own_loss = Some(self.own_loss.map_or(loss, |own| own * 0.8 + loss * 0.2));
+        }
+    }
+
+    /// The least queueing delay of the last `span`: what stands, without jitter.
+    pub(super) fn standing_queue(&self, span: Duration) -> Duration {
+        let Some(newest) = self.history.back() else { return Duration::ZERO };
+        self.history
+            .iter()
+            .rev()
+            .take_while(|point| newest.received_at - point.received_at <= span)
+            .map(|point| point.queue)
+            .min()
+            .unwrap_or_default()
+    }
+
+    /// Acknowledgements in the last `span`.
+    pub(super) fn samples_in(&self, span: Duration) -> usize {
+        let Some(newest) = self.history.back() else { return 0 };
+        self.history
+            .iter()
+            .rev()
+            .take_while(|point| newest.received_at - point.received_at <= span)
+            .count()
+    }
+}

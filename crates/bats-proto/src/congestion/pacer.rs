@@ -1,0 +1,107 @@
+use core::time::Duration;
+
+use bats_types::Timestamp;
+
+/// A burst lasts this long at the pacing rate: short against any queue, long against a timer.
+const BURST_TIME: Duration = Duration::from_micros(250);
+/// Least and most octets of a burst: two full packets; what GSO takes in one call.
+const MIN_BURST: u64 = 2 * 1_472;
+const MAX_BURST: u64 = 64 << 10;
+/// A timer that comes late is made up for as far as this.
+const CATCH_UP: Duration = Duration::from_millis(2);
+
+/// Spaces packets at a rate, in small bursts.
+#[derive(Debug)]
+pub struct Pacer {
+    rate: u64,
+    /// When what was sent so far would have left at exactly the rate.
+    drained_at: Timestamp,
+}
+
+impl Pacer {
+    /// A pacer at `rate` octets per second, `u64::MAX` for no pacing.
+    pub fn new(rate: u64) -> Self {
+        Self { rate, drained_at: Timestamp::ZERO }
+    }
+
+    /// Changes the rate from now on.
+    pub fn set_rate(&mut self, rate: u64) {
+        self.rate = rate.max(1);
+    }
+
+    fn time_of(&self, bytes: u64) -> Duration {
+        Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(self.rate)) as u64)
+    }
+
+    fn burst(&self) -> u64 {
+        let bytes = self.rate as f64 * BURST_TIME.as_secs_f64();
+        (bytes as u64).clamp(MIN_BURST, MAX_BURST)
+    }
+
+    /// When `bytes` more may leave; `None` for at once.
+    pub fn next_send_time(&self, now: Timestamp, bytes: u64) -> Option<Timestamp> {
+        if self.rate == u64::MAX {
+            return None;
+        }
+        // A burst may run ahead of the rate by its length; then a whole burst is waited for, so
+        // that one timer serves many packets.
+        let ahead = self.time_of(self.burst());
+        let at = self.drained_at.max(now.saturating_sub(CATCH_UP));
+        if at + self.time_of(bytes) <= now + ahead { None } else { Some(at.max(now)) }
+    }
+
+    /// `bytes` left now.
+    pub fn on_sent(&mut self, now: Timestamp, bytes: u64) {
+        if self.rate != u64::MAX {
+            let from = self.drained_at.max(now.saturating_sub(CATCH_UP));
+            self.drained_at = from + self.time_of(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends as early as allowed with a timer that fires `late` after it was asked for.
+    fn run(rate: u64, late: Duration) -> (u64, u64) {
+        let mut pacer = Pacer::new(rate);
+        let (mut now, mut sent, mut largest) = (Timestamp::from_millis(1_000), 0, 0);
+        while now < Timestamp::from_millis(2_000) {
+            let mut burst = 0;
+            while pacer.next_send_time(now, 1_437).is_none() {
+                pacer.on_sent(now, 1_437);
+                burst += 1_437;
+            }
+            sent += burst;
+            largest = largest.max(burst);
+            now = pacer.next_send_time(now, 1_437).unwrap() + late;
+        }
+        (sent, largest)
+    }
+
+    #[test]
+    fn rate_is_kept_also_with_late_timers_and_bursts_stay_small() {
+        for rate in [125_000, 1_250_000, 125_000_000] {
+            for late in [0, 50, 500] {
+                let (sent, largest) = run(rate, Duration::from_micros(late));
+                let ratio = sent as f64 / rate as f64;
+                assert!((0.97..1.05).contains(&ratio), "{rate} {late}: {ratio}");
+                assert!(largest <= 2 * MIN_BURST + rate / 1_000, "{rate} {late}: {largest}");
+            }
+        }
+    }
+
+    #[test]
+    fn idle_time_is_not_saved_up() {
+        let mut pacer = Pacer::new(125_000_000);
+        pacer.on_sent(Timestamp::from_millis(1), 1_437);
+        let now = Timestamp::from_millis(10_000);
+        let mut burst = 0;
+        while pacer.next_send_time(now, 1_437).is_none() {
+            pacer.on_sent(now, 1_437);
+            burst += 1_437;
+        }
+        assert!(burst < 125_000_000 / 1_000 * 3, "{burst}");
+    }
+}

@@ -1,0 +1,23 @@
+use aws_lc_rs::digest;
+
+use crate::config::Identity;
+
+/// SHA-256 of a certificate in DER.
+pub fn fingerprint(certificate: &[u8]) -> [u8; 32] {
+    let mut octets = [0; 32];
+    octets.copy_from_slice(digest::digest(&digest::SHA256, certificate).as_ref());
+    octets
+}
+
+/// Makes a key and a self-signed certificate for these names.
+///
+/// # Errors
+///
+/// A text that says what is wrong with the names.
+pub fn generate_identity(names: &[String]) -> Result<Identity, String> {
+    let made = rcgen::generate_simple_self_signed(names).map_err(|error| error.to_string())?;
+    Ok(Identity {
+        certificate_chain: vec![made.cert.der().to_vec()],
+        private_key: made.signing_key.serialize_der(),
+    })
+}

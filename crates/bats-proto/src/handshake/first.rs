@@ -1,0 +1,147 @@
+//! What a server does with a stranger's first packet, without keeping state.
+
+use core::net::SocketAddr;
+
+use bats_types::Timestamp;
+
+use super::token::TokenKey;
+use crate::config::{Security, ServerConfig};
+use crate::crypto::ServerTls;
+use crate::error::ConnectError;
+use crate::wire::long_header::{
+    self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
+};
+
+/// A datagram of long packets, seen from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FirstPacket {
+    /// Addressed to a connection ID that an endpoint chose.
+    ForUs {
+        /// That ID.
+        destination: [u8; CID_LEN],
+    },
+    /// A client's first packet, or a copy of it.
+    Initial(InitialInfo),
+    /// A version that is not spoken here; worth an answer.
+    UnknownVersion(UnknownVersion),
+}
+
+/// A client's first packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InitialInfo {
+    /// Connection ID that the client invented.
+    pub destination: [u8; ORIGINAL_CID_LEN],
+    /// Connection ID of the client.
+    pub source: [u8; CID_LEN],
+    /// Token, empty at first.
+    pub token: Vec<u8>,
+}
+
+/// Connection IDs of a packet of an unknown version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownVersion {
+    destination: Vec<u8>,
+    source: Vec<u8>,
+}
+
+/// Classifies a datagram of long packets; `None` for what deserves no answer.
+pub fn parse_first(datagram: &[u8]) -> Option<FirstPacket> {
+    let header = long_header::decode(datagram)?;
+    if header.version != VERSION && header.version != 0 {
+        // Small packets of unknown versions get no answer that could be larger.
+        return (datagram.len() >= MIN_INITIAL_DATAGRAM).then(|| {
+            FirstPacket::UnknownVersion(UnknownVersion {
+                destination: header.destination.to_vec(),
+                source: header.source.to_vec(),
+            })
+        });
+    }
+    if let Ok(destination) = header.destination.try_into() {
+        return Some(FirstPacket::ForUs { destination });
+    }
+    if header.version == 0
+        || header.kind != LongKind::Initial
+        || datagram.len() < MIN_INITIAL_DATAGRAM
+    {
+        return None;
+    }
+    Some(FirstPacket::Initial(InitialInfo {
+        destination: header.destination.try_into().ok()?,
+        source: header.source.try_into().ok()?,
+        token: header.token.to_vec(),
+    }))
+}
+
+/// The answer to an unknown version.
+pub fn write_version_negotiation(unknown: &UnknownVersion, grease: u32) -> Vec<u8> {
+    long_header::version_negotiation(&unknown.source, &unknown.destination, grease)
+}
+
+/// What a server's handshakes have in common.
+#[derive(Debug)]
+pub struct ServerCrypto {
+    pub(super) tls: ServerTls,
+    tokens: TokenKey,
+}
+
+/// What a server begins a connection with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartInfo {
+    pub(super) destination: [u8; ORIGINAL_CID_LEN],
+    pub(super) source: [u8; CID_LEN],
+    pub(super) validated: bool,
+}
+
+/// What is to be done with a first packet.
+#[derive(Debug)]
+pub enum ServerStart {
+    /// Begin a connection.
+    Accept(StartInfo),
+    /// Send this back and keep nothing.
+    Answer(Vec<u8>),
+    /// Nothing.
+    Drop,
+}
+
+impl ServerCrypto {
+    /// Prepares the server's certificate; `token_key` signs retry tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Configuration`] if certificate and key cannot be used.
+    pub fn new(
+        config: &ServerConfig,
+        security: Security,
+        token_key: [u8; 32],
+    ) -> Result<Self, ConnectError> {
+        Ok(Self { tls: ServerTls::new(config, security)?, tokens: TokenKey::new(token_key) })
+    }
+
+    /// Decides about a first packet. `full`: no more connections are wanted; `busy`: clients must
+    /// prove their address first.
+    pub fn start(
+        &self,
+        now: Timestamp,
+        remote: SocketAddr,
+        initial: &InitialInfo,
+        full: bool,
+        busy: bool,
+    ) -> ServerStart {
+        let validated = !initial.token.is_empty()
+            && self.tokens.check(now, &initial.token, remote, &initial.destination);
+        if full || (!initial.token.is_empty() && !validated) {
+            return ServerStart::Drop;
+        }
+        if busy && !validated {
+            let token = self.tokens.make(now, remote, &initial.destination);
+            let answer =
+                long_header::retry(&initial.source, &initial.destination, &token, token[39]);
+            return ServerStart::Answer(answer);
+        }
+        ServerStart::Accept(StartInfo {
+            destination: initial.destination,
+            source: initial.source,
+            validated,
+        })
+    }
+}

@@ -1,0 +1,606 @@
+use core::time::Duration;
+
+use bats_types::Timestamp;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::first::{ServerCrypto, StartInfo};
+use super::level::Level;
+use crate::config::{ClientConfig, Security};
+use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, Session, TAG_LEN};
+use crate::crypto::{Unlocked, initial_keys};
+use crate::error::{CloseReason, ConnectError};
+use crate::wire::long_header::{
+    self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
+};
+use crate::wire::parameters::TransportParameters;
+use crate::wire::short_header::{self, PROTECTED_LONG_BITS};
+use crate::wire::varint::{Reader, Writer};
+
+/// After this time a handshake that is not done is given up.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// First and longest interval between repetitions of a flight.
+const FIRST_INTERVAL: Duration = Duration::from_millis(20);
+const LONGEST_INTERVAL: Duration = Duration::from_millis(400);
+/// Octets of a handshake datagram: what every path carries.
+const DATAGRAM: usize = MIN_INITIAL_DATAGRAM;
+
+const CRYPTO: u8 = 1;
+const ACKNOWLEDGED: u8 = 2;
+const STAMP: u8 = 3;
+const ECHO: u8 = 4;
+const CLOSE: u8 = 5;
+
+/// Why a handshake failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// TLS did not accept what the peer sent.
+    #[error("{0}")]
+    Tls(String),
+    /// The peer's transport parameters are malformed or do not fit the packets.
+    #[error("unacceptable transport parameters")]
+    Parameters,
+    /// The peer refused and says why.
+    #[error("refused by the peer: {0}")]
+    ByPeer(String),
+    /// No common version.
+    #[error("no protocol version in common")]
+    Version,
+}
+
+impl From<CryptoError> for HandshakeError {
+    fn from(error: CryptoError) -> Self {
+        Self::Tls(error.0)
+    }
+}
+
+impl From<HandshakeError> for CloseReason {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Version => Self::Version,
+            other => Self::Handshake(other.to_string()),
+        }
+    }
+}
+
+/// The handshake of one connection.
+#[derive(Debug)]
+pub struct Handshake {
+    is_client: bool,
+    security: Security,
+    session: Session,
+    rng: ChaCha8Rng,
+    levels: [Level; 2],
+    local_cid: [u8; CID_LEN],
+    original: [u8; ORIGINAL_CID_LEN],
+    peer_cid: Option<[u8; CID_LEN]>,
+    token: Vec<u8>,
+    retried: bool,
+    validated: bool,
+    peer: Option<TransportParameters>,
+    one_rtt: Option<Keys>,
+    confirmed: bool,
+    started: Timestamp,
+    next_send: Option<Timestamp>,
+    interval: Duration,
+    last_sent: Timestamp,
+    /// The peer's newest time stamp and when it came.
+    stamp: Option<(u64, Timestamp)>,
+    rtt: Option<Duration>,
+    failed: bool,
+}
+
+impl Handshake {
+    /// The client's side; sends its first flight at once.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`] if name or configuration cannot be used.
+    pub fn client(
+        now: Timestamp,
+        config: &ClientConfig,
+        server_name: &str,
+        security: Security,
+        mut parameters: TransportParameters,
+        local_cid: [u8; CID_LEN],
+        seed: [u8; 32],
+    ) -> Result<Self, ConnectError> {
+        let mut rng = ChaCha8Rng::from_seed(seed);
+        let mut original = [0; ORIGINAL_CID_LEN];
+        rng.fill_bytes(&mut original);
+        parameters.connection_id = local_cid;
+        let octets = parameters.encode(rng.next_u32() as u8);
+        let session = ClientTls::new(config, server_name, security)?.start(octets)?;
+        let mut handshake = Self::new(now, true, security, session, rng, local_cid, original, None);
+        handshake.drive_session().map_err(|e| ConnectError::Configuration(e.to_string()))?;
+        handshake.next_send = Some(now);
+        Ok(handshake)
+    }
+
+    /// The server's side; `start` comes from the client's first packet.
+    ///
+    /// # Errors
+    ///
+    /// [`CryptoError`] if no TLS session can be made.
+    pub fn server(
+        now: Timestamp,
+        crypto: &ServerCrypto,
+        mut parameters: TransportParameters,
+        local_cid: [u8; CID_LEN],
+        start: &StartInfo,
+        seed: [u8; 32],
+    ) -> Result<Self, CryptoError> {
+        let mut rng = ChaCha8Rng::from_seed(seed);
+        parameters.connection_id = local_cid;
+        parameters.original_destination = Some(start.destination);
+        let session = crypto.tls.start(parameters.encode(rng.next_u32() as u8))?;
+        let mut handshake = Self::new(
+            now,
+            false,
+            crypto.tls.security(),
+            session,
+            rng,
+            local_cid,
+            start.destination,
+            Some(start.source),
+        );
+        handshake.validated = start.validated;
+        Ok(handshake)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "private, both sides call it once")]
+    fn new(
+        now: Timestamp,
+        is_client: bool,
+        security: Security,
+        session: Session,
+        rng: ChaCha8Rng,
+        local_cid: [u8; CID_LEN],
+        original: [u8; ORIGINAL_CID_LEN],
+        peer_cid: Option<[u8; CID_LEN]>,
+    ) -> Self {
+        let initial = Level::with_keys(initial_keys(security, &original, is_client));
+        Self {
+            is_client,
+            security,
+            session,
+            rng,
+            levels: [initial, Level::default()],
+            local_cid,
+            original,
+            peer_cid,
+            token: Vec::new(),
+            retried: false,
+            validated: false,
+            peer: None,
+            one_rtt: None,
+            confirmed: false,
+            started: now,
+            next_send: None,
+            interval: FIRST_INTERVAL,
+            last_sent: Timestamp::ZERO,
+            stamp: None,
+            rtt: None,
+            failed: false,
+        }
+    }
+
+    /// Whether TLS is done on this side and the peer's parameters are known.
+    pub fn is_complete(&self) -> bool {
+        self.session.is_done() && self.peer.is_some() && !self.failed
+    }
+
+    /// Whether the peer's address is proved: it answered a retry, or used keys that only who
+    /// received our packets can have.
+    pub fn is_validated(&self) -> bool {
+        self.validated || self.is_client
+    }
+
+    /// The server said that it is done, too: nothing needs repeating any more.
+    pub fn confirm(&mut self) {
+        self.confirmed = true;
+        self.next_send = None;
+    }
+
+    /// Keys for data, once.
+    pub fn take_one_rtt_keys(&mut self) -> Option<Keys> {
+        self.one_rtt.take()
+    }
+
+    /// The next generation of keys for data: (to seal, to open).
+    pub fn next_one_rtt_keys(&mut self) -> Option<(PacketKey, PacketKey)> {
+        self.session.next_keys()
+    }
+
+    /// The peer's parameters, authentic once the handshake is complete.
+    pub fn peer_parameters(&self) -> Option<&TransportParameters> {
+        self.peer.as_ref()
+    }
+
+    /// The connection ID that the peer wants to see.
+    pub fn peer_cid(&self) -> Option<[u8; CID_LEN]> {
+        self.peer_cid
+    }
+
+    /// SHA-256 of the peer's certificate.
+    pub fn peer_fingerprint(&self) -> Option<[u8; 32]> {
+        self.session.peer_fingerprint()
+    }
+
+    /// Round-trip time by echoed time stamps.
+    pub fn rtt_sample(&self) -> Option<Duration> {
+        self.rtt
+    }
+
+    /// TLS data that came after the handshake; tickets are of no use yet, anything else neither.
+    pub fn read_post_handshake(&mut self, data: &[u8]) {
+        let _ignored = self.session.read(data);
+    }
+
+    /// Whether it took too long.
+    pub fn has_timed_out(&self, now: Timestamp) -> bool {
+        !self.is_complete() && now - self.started >= TIMEOUT
+    }
+
+    /// Takes a datagram of long packets. What is not authentic is ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`HandshakeError`] if the handshake cannot go on.
+    pub fn handle_datagram(
+        &mut self,
+        now: Timestamp,
+        datagram: &mut [u8],
+    ) -> Result<(), HandshakeError> {
+        let mut rest = datagram;
+        while !rest.is_empty() {
+            let Some(header) = long_header::decode(rest) else { break };
+            if header.version == 0 {
+                return self.on_version_negotiation(header.destination, header.token);
+            }
+            if header.version != VERSION {
+                break;
+            }
+            let (kind, number_at, packet_len) = (header.kind, header.number_at, header.packet_len);
+            let source: Option<[u8; CID_LEN]> = header.source.try_into().ok();
+            if kind == LongKind::Retry {
+                let from_first = header.source == self.original;
+                let token = header.token.to_vec();
+                self.on_retry(now, from_first, token);
+                return Ok(());
+            }
+            let (packet, others) = rest.split_at_mut(packet_len);
+            if let Some(payload) = self.open(kind, packet, number_at) {
+                if self.is_client && self.peer_cid.is_none() {
+                    self.peer_cid = source;
+                }
+                self.validated |= kind == LongKind::Handshake;
+                self.handle_payload(now, kind, &payload)?;
+            }
+            rest = others;
+        }
+        self.drive_session()?;
+        self.answer(now);
+        Ok(())
+    }
+
+    fn on_version_negotiation(&mut self, to: &[u8], offered: &[u8]) -> Result<(), HandshakeError> {
+        let ours = VERSION.to_be_bytes();
+        let untouched = self.is_client && self.peer_cid.is_none() && to == self.local_cid;
+        if untouched && offered.chunks_exact(4).all(|version| version != ours) {
+            self.failed = true;
+            return Err(HandshakeError::Version);
+        }
+        Ok(())
+    }
+
+    fn on_retry(&mut self, now: Timestamp, from_first: bool, token: Vec<u8>) {
+        if self.is_client && self.peer_cid.is_none() && !self.retried && from_first {
+            self.retried = true;
+            self.token = token;
+            self.levels[0].rewind();
+            self.next_send = Some(now);
+        }
+    }
+
+    fn open(&mut self, kind: LongKind, packet: &mut [u8], number_at: usize) -> Option<Vec<u8>> {
+        let keys = self.levels[kind as usize].keys.as_ref()?;
+        let sample = packet.get(number_at + 4..)?.first_chunk()?;
+        let mask = keys.remote.header.mask(sample);
+        packet[0] ^= mask[0] & PROTECTED_LONG_BITS;
+        for (octet, mask) in packet[number_at..number_at + 4].iter_mut().zip(&mask[1..]) {
+            *octet ^= mask;
+        }
+        let (header, sealed) = packet.split_at_mut(number_at + 4);
+        let number: [u8; 4] = *header.last_chunk()?;
+        let pn = u64::from(u32::from_be_bytes(number));
+        let len = keys.remote.packet.open_in_place(pn, header, sealed)?;
+        Some(sealed[..len].to_vec())
+    }
+
+    fn handle_payload(
+        &mut self,
+        now: Timestamp,
+        kind: LongKind,
+        payload: &[u8],
+    ) -> Result<(), HandshakeError> {
+        let level = &mut self.levels[kind as usize];
+        let mut reader = Reader::new(payload);
+        while let Some(frame) = reader.u8() {
+            let parsed = (|| {
+                match frame {
+                    0 => {}
+                    CRYPTO => {
+                        let offset = reader.varint()?;
+                        let len = usize::try_from(reader.varint()?).ok()?;
+                        let before = level.received();
+                        if !level.receive(offset, reader.take(len)?) {
+                            return None;
+                        }
+                        level.owes_ack = true;
+                        if level.received() == before {
+                            // The peer repeats itself: perhaps it lacks what we said.
+                            let since = now - self.last_sent;
+                            if since >= FIRST_INTERVAL && level.has_unacknowledged() {
+                                level.rewind();
+                            }
+                        }
+                    }
+                    ACKNOWLEDGED => level.on_acknowledged(reader.varint()?),
+                    STAMP => self.stamp = Some((reader.varint()?, now)),
+                    ECHO => {
+                        let sent = Timestamp::from_micros(reader.varint()?);
+                        let held = Duration::from_micros(reader.varint()?);
+                        let rtt = (now - sent).saturating_sub(held);
+                        if sent >= self.started && sent <= now && rtt > Duration::ZERO {
+                            self.rtt = Some(self.rtt.map_or(rtt, |old| old.min(rtt)));
+                        }
+                    }
+                    CLOSE => {
+                        let len = usize::try_from(reader.varint()?).ok()?;
+                        let text = String::from_utf8_lossy(reader.take(len)?).into_owned();
+                        return Some(Err(HandshakeError::ByPeer(text)));
+                    }
+                    _ => return None,
+                }
+                Some(Ok(()))
+            })();
+            match parsed {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Err(error),
+                // Authentic, but not understood: the rest cannot be read.
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the session read and write as far as it can.
+    fn drive_session(&mut self) -> Result<(), HandshakeError> {
+        // Levels unlock one another, so two rounds reach everything.
+        for index in [0, 1] {
+            if let Some(data) = self.levels[index].take_fresh() {
+                self.session.read(&data).inspect_err(|_| self.failed = true)?;
+            }
+            loop {
+                let mut data = Vec::new();
+                let unlocked = self.session.write(&mut data);
+                let level = usize::from(self.levels[1].keys.is_some());
+                self.levels[level].send(&data);
+                match unlocked {
+                    Some(Unlocked::Handshake(keys)) => self.levels[1].keys = Some(keys),
+                    Some(Unlocked::OneRtt(keys)) => self.one_rtt = Some(keys),
+                    None if data.is_empty() => break,
+                    None => {}
+                }
+            }
+        }
+        if self.peer.is_none()
+            && let Some(octets) = self.session.peer_parameters()
+        {
+            let peer = TransportParameters::decode(octets).ok_or(HandshakeError::Parameters)?;
+            let first_matches = !self.is_client || peer.original_destination == Some(self.original);
+            if !first_matches {
+                self.failed = true;
+                return Err(HandshakeError::Parameters);
+            }
+            self.peer_cid = Some(peer.connection_id);
+            self.peer = Some(peer);
+        }
+        Ok(())
+    }
+
+    /// Sends at once what a packet made possible or necessary.
+    fn answer(&mut self, now: Timestamp) {
+        if self.confirmed {
+            return;
+        }
+        let fresh = self.levels.iter().any(Level::has_unsent);
+        let owed = self.levels.iter().any(|level| level.owes_ack && level.keys.is_some());
+        if fresh || (owed && !self.is_complete()) {
+            self.interval = self.base_interval();
+            self.next_send = Some(now);
+        }
+    }
+
+    fn base_interval(&self) -> Duration {
+        self.rtt.map_or(FIRST_INTERVAL, |rtt| (rtt + rtt / 4).max(FIRST_INTERVAL))
+    }
+
+    /// When [`Handshake::handle_timeout`] or [`Handshake::poll_datagram`] want to be called.
+    pub fn next_timeout(&self) -> Option<Timestamp> {
+        let give_up = (!self.is_complete()).then(|| self.started + TIMEOUT);
+        match (self.next_send, give_up) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Begins a repetition if it is time.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        if self.next_send.is_some_and(|at| at <= now) && !self.levels.iter().any(Level::has_unsent)
+        {
+            self.levels.iter_mut().for_each(Level::rewind);
+        }
+    }
+
+    /// Whether this side has something that the peer may lack.
+    fn is_waiting(&self) -> bool {
+        let unanswered = self.levels.iter().any(Level::has_unacknowledged);
+        if self.is_client {
+            !self.confirmed && unanswered
+        } else {
+            !self.is_complete() && unanswered
+        }
+    }
+
+    /// Writes the next datagram of long packets if one is due, at most `allowance` octets;
+    /// returns its length.
+    pub fn poll_datagram(
+        &mut self,
+        now: Timestamp,
+        out: &mut [u8],
+        allowance: usize,
+    ) -> Option<usize> {
+        if self.failed || self.next_send.is_none_or(|at| at > now) {
+            return None;
+        }
+        let limit = out.len().min(allowance).min(DATAGRAM);
+        let mut len = 0;
+        let mut has_initial = false;
+        for kind in [LongKind::Initial, LongKind::Handshake] {
+            // A client that has Handshake keys needs Initial only to acknowledge.
+            while let Some(written) = self.write_packet(now, kind, &mut out[len..limit]) {
+                has_initial |= kind == LongKind::Initial;
+                len += written;
+            }
+        }
+        let more = self.levels.iter().any(Level::has_unsent);
+        if len == 0 || !more {
+            self.next_send = self.is_waiting().then(|| now + self.interval);
+            self.interval = (self.interval * 2).min(LONGEST_INTERVAL.max(self.base_interval()));
+        }
+        if len == 0 {
+            return None;
+        }
+        if self.is_client && has_initial {
+            // Padding behind the packets: zeros are no packet and end the datagram.
+            out[len..DATAGRAM].fill(0);
+            len = DATAGRAM;
+        }
+        self.last_sent = now;
+        Some(len)
+    }
+
+    fn write_packet(&mut self, now: Timestamp, kind: LongKind, out: &mut [u8]) -> Option<usize> {
+        /// Header without token, packet number, tag, and the frames beside CRYPTO data.
+        const OVERHEAD: usize = 64 + 4 + TAG_LEN + 40;
+        let index = kind as usize;
+        let token = if kind == LongKind::Initial { self.token.as_slice() } else { &[] };
+        let room = out.len().checked_sub(OVERHEAD + token.len())?;
+        let level = &mut self.levels[index];
+        let keys = level.keys.as_ref()?;
+        if room < 32 || !(level.has_unsent() || level.owes_ack) {
+            return None;
+        }
+        let mut payload = [0; DATAGRAM];
+        let mut writer = Writer::new(&mut payload[..room + 40]);
+        if level.received() > 0 {
+            writer.u8(ACKNOWLEDGED)?;
+            writer.varint(level.received() as u64)?;
+        }
+        writer.u8(STAMP)?;
+        writer.varint(now.as_micros())?;
+        if let Some((stamp, at)) = self.stamp {
+            writer.u8(ECHO)?;
+            writer.varint(stamp)?;
+            writer.varint((now - at).as_micros() as u64)?;
+        }
+        let mut sent = 0;
+        if let Some((offset, data)) = level.next_part(writer.remaining().saturating_sub(12)) {
+            writer.u8(CRYPTO)?;
+            writer.varint(offset as u64)?;
+            writer.varint(data.len() as u64)?;
+            writer.bytes(data)?;
+            sent = data.len();
+        }
+        let payload_len = writer.written();
+        let pn = level.next_pn;
+        let grease = self.rng.next_u32() as u8;
+        let destination: &[u8] = match &self.peer_cid {
+            Some(cid) => cid,
+            None => &self.original,
+        };
+        let mut header = Writer::new(out);
+        long_header::encode(
+            &mut header,
+            kind,
+            destination,
+            &self.local_cid,
+            token,
+            payload_len,
+            grease,
+        )?;
+        let number_at = header.written();
+        header.u32(pn as u32)?;
+        header.bytes(&payload[..payload_len])?;
+        let packet_len = header.written() + TAG_LEN;
+        let packet = out.get_mut(..packet_len)?;
+        let (front, sealed) = packet.split_at_mut(number_at + 4);
+        keys.local.packet.seal_in_place(pn, front, sealed, payload_len);
+        if let Some(sample) = packet.get(number_at + 4..).and_then(<[u8]>::first_chunk) {
+            let mask = keys.local.header.mask(sample);
+            packet[0] ^= mask[0] & PROTECTED_LONG_BITS;
+            short_header::mask_number(&mut packet[number_at..number_at + 4], mask);
+        }
+        level.next_pn += 1;
+        level.owes_ack = false;
+        level.advance(sent);
+        Some(packet_len)
+    }
+
+    /// A datagram that tells the peer why the handshake ends.
+    pub fn write_close(&mut self, text: &str, out: &mut Vec<u8>) {
+        let kind =
+            if self.levels[1].keys.is_some() { LongKind::Handshake } else { LongKind::Initial };
+        let mut frame = vec![CLOSE, text.len().min(63) as u8];
+        frame.extend_from_slice(&text.as_bytes()[..text.len().min(63)]);
+        let Some(keys) = &self.levels[kind as usize].keys else { return };
+        let destination: &[u8] = match &self.peer_cid {
+            Some(cid) => cid,
+            None => &self.original,
+        };
+        out.clear();
+        out.resize(256, 0);
+        let mut writer = Writer::new(out);
+        let len = frame.len();
+        let pn = self.levels[kind as usize].next_pn;
+        let written =
+            long_header::encode(&mut writer, kind, destination, &self.local_cid, &[], len, 0);
+        let number_at = writer.written();
+        if written
+            .and_then(|()| writer.u32(pn as u32))
+            .and_then(|()| writer.bytes(&frame))
+            .is_none()
+        {
+            out.clear();
+            return;
+        }
+        let packet_len = writer.written() + TAG_LEN;
+        out.truncate(packet_len);
+        let (front, sealed) = out.split_at_mut(number_at + 4);
+        keys.local.packet.seal_in_place(pn, front, sealed, len);
+        if let Some(sample) = out.get(number_at + 4..).and_then(<[u8]>::first_chunk) {
+            let mask = keys.local.header.mask(sample);
+            out[0] ^= mask[0] & PROTECTED_LONG_BITS;
+            short_header::mask_number(&mut out[number_at..number_at + 4], mask);
+        }
+        self.levels[kind as usize].next_pn += 1;
+    }
+
+    /// Which security this handshake uses.
+    pub fn security(&self) -> Security {
+        self.security
+    }
+}

@@ -1,0 +1,92 @@
+//! Tokens by which a client proves that it receives at its address, without state on the server.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use aws_lc_rs::hmac;
+use bats_types::Timestamp;
+
+use crate::wire::long_header::ORIGINAL_CID_LEN;
+
+/// How long a token is good; a client answers a retry at once.
+const LIFETIME: Duration = Duration::from_secs(10);
+const TAG: usize = 32;
+
+/// Makes and checks tokens: expiry, and an HMAC over it, the client's address and its first
+/// connection ID.
+pub(super) struct TokenKey(hmac::Key);
+
+impl core::fmt::Debug for TokenKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("TokenKey")
+    }
+}
+
+impl TokenKey {
+    pub(super) fn new(key: [u8; 32]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, &key))
+    }
+
+    fn message(expiry: u64, remote: SocketAddr, cid: &[u8; ORIGINAL_CID_LEN]) -> Vec<u8> {
+        let mut message = expiry.to_be_bytes().to_vec();
+        match remote.ip() {
+            IpAddr::V4(ip) => message.extend_from_slice(&ip.to_ipv6_mapped().octets()),
+            IpAddr::V6(ip) => message.extend_from_slice(&ip.octets()),
+        }
+        message.extend_from_slice(&remote.port().to_be_bytes());
+        message.extend_from_slice(cid);
+        message
+    }
+
+    pub(super) fn make(
+        &self,
+        now: Timestamp,
+        remote: SocketAddr,
+        cid: &[u8; ORIGINAL_CID_LEN],
+    ) -> Vec<u8> {
+        let expiry = (now + LIFETIME).as_micros();
+        let tag = hmac::sign(&self.0, &Self::message(expiry, remote, cid));
+        let mut token = expiry.to_be_bytes().to_vec();
+        token.extend_from_slice(tag.as_ref());
+        token
+    }
+
+    pub(super) fn check(
+        &self,
+        now: Timestamp,
+        token: &[u8],
+        remote: SocketAddr,
+        cid: &[u8; ORIGINAL_CID_LEN],
+    ) -> bool {
+        let Some((expiry, tag)) = token.split_first_chunk::<8>() else { return false };
+        let expiry = u64::from_be_bytes(*expiry);
+        let fresh = expiry >= now.as_micros() && expiry <= (now + LIFETIME).as_micros();
+        let message = Self::message(expiry, remote, cid);
+        fresh && tag.len() == TAG && hmac::verify(&self.0, &message, tag).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_good_for_its_client_its_attempt_and_its_time() {
+        let key = TokenKey::new([7; 32]);
+        let now = Timestamp::from_millis(100_000);
+        let remote: SocketAddr = "10.0.0.1:5000".parse().unwrap();
+        let token = key.make(now, remote, &[1; 8]);
+        assert!(key.check(now + Duration::from_secs(9), &token, remote, &[1; 8]));
+        assert!(!key.check(now + Duration::from_secs(11), &token, remote, &[1; 8]));
+        assert!(!key.check(now, &token, "10.0.0.1:5001".parse().unwrap(), &[1; 8]));
+        assert!(!key.check(now, &token, "10.0.0.2:5000".parse().unwrap(), &[1; 8]));
+        assert!(!key.check(now, &token, remote, &[2; 8]));
+        assert!(!TokenKey::new([8; 32]).check(now, &token, remote, &[1; 8]));
+        for i in 0..token.len() {
+            let mut forged = token.clone();
+            forged[i] ^= 1;
+            assert!(!key.check(now, &forged, remote, &[1; 8]), "octet {i}");
+        }
+        assert!(!key.check(now, &[], remote, &[1; 8]));
+    }
+}

@@ -1,0 +1,220 @@
+//! Packets of the handshake.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-+-+-+-+-+-+-+-+
+//! |1|1|T T|  G    |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |                            Version                            |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! | DCID length, 1 | DCID ...      | SCID length, 1 | SCID ...      |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! | Initial: token length, 2 | token ...                           |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! | Length of the rest, 2         |  Packet number, 4 (protected) |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! | Payload (sealed) ...                   + 16 octets of tag      |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! ```
+//!
+//! T: 0 Initial, 1 Handshake, 2 Retry (the token follows SCID and ends the packet). G: random. A
+//! version of 0 is version negotiation: after SCID stand the versions offered. The header up to
+//! and including the packet number is the associated data. Client Initial datagrams have at
+//! least 1,200 octets (RFC 9000, section 14.1).
+
+use super::varint::{Reader, Writer};
+
+/// The version of this document.
+pub const VERSION: u32 = 0xba75_0001;
+/// Octets of the connection ID that a client invents for the server's first packets.
+pub const ORIGINAL_CID_LEN: usize = 8;
+/// Octets of the connection IDs that endpoints choose for themselves.
+pub const CID_LEN: usize = 4;
+/// Least octets of a client's Initial datagram.
+pub const MIN_INITIAL_DATAGRAM: usize = 1_200;
+
+/// Kinds of long packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LongKind {
+    /// First level.
+    Initial,
+    /// Second level.
+    Handshake,
+    /// Asks the client to prove its address.
+    Retry,
+}
+
+/// The readable part of a long packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongHeader<'a> {
+    /// Kind.
+    pub kind: LongKind,
+    /// Version; 0 is version negotiation.
+    pub version: u32,
+    /// Destination connection ID.
+    pub destination: &'a [u8],
+    /// Source connection ID.
+    pub source: &'a [u8],
+    /// Token of an Initial or a Retry.
+    pub token: &'a [u8],
+    /// Offset of the packet number.
+    pub number_at: usize,
+    /// Octets of the whole packet.
+    pub packet_len: usize,
+}
+
+/// Reads the header of the first packet of `datagram`. For unknown versions only version and
+/// connection IDs are read (RFC 8999).
+pub fn decode(datagram: &[u8]) -> Option<LongHeader<'_>> {
+    let mut reader = Reader::new(datagram);
+    let first = reader.u8()?;
+    if first & 0x80 == 0 {
+        return None;
+    }
+    let version = reader.u32()?;
+    let mut cid = || {
+        let len = usize::from(reader.u8()?);
+        (len <= 20).then(|| reader.take(len))?
+    };
+    let destination = cid()?;
+    let source = cid()?;
+    let kind = match first >> 4 & 3 {
+        0 => LongKind::Initial,
+        1 => LongKind::Handshake,
+        2 => LongKind::Retry,
+        _ => return None,
+    };
+    let whole = |kind, token| LongHeader {
+        kind,
+        version,
+        destination,
+        source,
+        token,
+        number_at: datagram.len(),
+        packet_len: datagram.len(),
+    };
+    if version != VERSION {
+        return Some(whole(kind, reader.rest()));
+    }
+    if kind == LongKind::Retry {
+        return Some(whole(kind, reader.rest()));
+    }
+    let token = if kind == LongKind::Initial {
+        let len = usize::from(reader.u16()?);
+        reader.take(len)?
+    } else {
+        &[]
+    };
+    let length = usize::from(reader.u16()?);
+    let number_at = datagram.len() - reader.remaining();
+    // Packet number, a sample and a tag must be there.
+    if length < 4 + 16 || length > reader.remaining() {
+        return None;
+    }
+    let packet_len = number_at + length;
+    Some(LongHeader { kind, version, destination, source, token, number_at, packet_len })
+}
+
+/// Writes everything before the packet number for a payload of `payload_len` octets.
+pub fn encode(
+    writer: &mut Writer<'_>,
+    kind: LongKind,
+    destination: &[u8],
+    source: &[u8],
+    token: &[u8],
+    payload_len: usize,
+    grease: u8,
+) -> Option<()> {
+    encode_start(writer, kind, VERSION, destination, source, grease)?;
+    if kind == LongKind::Initial {
+        writer.u16(u16::try_from(token.len()).ok()?)?;
+        writer.bytes(token)?;
+    }
+    writer.u16(u16::try_from(4 + payload_len + 16).ok()?)
+}
+
+fn encode_start(
+    writer: &mut Writer<'_>,
+    kind: LongKind,
+    version: u32,
+    destination: &[u8],
+    source: &[u8],
+    grease: u8,
+) -> Option<()> {
+    writer.u8(0xc0 | (kind as u8) << 4 | grease & 0x0f)?;
+    writer.u32(version)?;
+    writer.u8(u8::try_from(destination.len()).ok()?)?;
+    writer.bytes(destination)?;
+    writer.u8(u8::try_from(source.len()).ok()?)?;
+    writer.bytes(source)
+}
+
+/// A Retry packet.
+pub fn retry(destination: &[u8], source: &[u8], token: &[u8], grease: u8) -> Vec<u8> {
+    let mut packet = vec![0; 64 + token.len()];
+    let mut writer = Writer::new(&mut packet);
+    let _fits = encode_start(&mut writer, LongKind::Retry, VERSION, destination, source, grease)
+        .and_then(|()| writer.bytes(token));
+    let written = writer.written();
+    packet.truncate(written);
+    packet
+}
+
+/// A version negotiation packet, with an unknown version among those offered (greasing).
+pub fn version_negotiation(destination: &[u8], source: &[u8], grease: u32) -> Vec<u8> {
+    let mut packet = vec![0; 64];
+    let mut writer = Writer::new(&mut packet);
+    let _fits = encode_start(&mut writer, LongKind::Initial, 0, destination, source, grease as u8)
+        .and_then(|()| writer.u32(VERSION))
+        .and_then(|()| writer.u32(grease & 0xf0f0_f0f0 | 0x0a0a_0a0a));
+    let written = writer.written();
+    packet.truncate(written);
+    packet
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn golden_initial() {
+        let mut buffer = [0; 64];
+        let mut writer = Writer::new(&mut buffer);
+        encode(&mut writer, LongKind::Initial, &[1, 2], &[3], &[9, 9], 10, 0xf5).unwrap();
+        let written = writer.written();
+        assert_eq!(buffer[..written], [0xc5, 0xba, 0x75, 0, 1, 2, 1, 2, 1, 3, 0, 2, 9, 9, 0, 30]);
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_inverts_encoding(
+            handshake: bool, dcid in prop::collection::vec(any::<u8>(), 0..=20),
+            scid in prop::collection::vec(any::<u8>(), 0..=20),
+            token in prop::collection::vec(any::<u8>(), 0..100), payload in 0_usize..1000, grease: u8,
+        ) {
+            let kind = if handshake { LongKind::Handshake } else { LongKind::Initial };
+            let mut buffer = vec![0; 1400];
+            let mut writer = Writer::new(&mut buffer);
+            encode(&mut writer, kind, &dcid, &scid, &token, payload, grease).unwrap();
+            let number_at = writer.written();
+            let header = decode(&buffer).unwrap();
+            prop_assert_eq!(header.kind, kind);
+            prop_assert_eq!(header.destination, &dcid[..]);
+            prop_assert_eq!(header.source, &scid[..]);
+            prop_assert_eq!(header.token, if handshake { &[][..] } else { &token[..] });
+            prop_assert_eq!(header.number_at, number_at);
+            prop_assert_eq!(header.packet_len, number_at + 4 + payload + 16);
+        }
+
+        #[test]
+        fn garbage_never_reaches_beyond_the_datagram(mut octets in prop::collection::vec(any::<u8>(), 1..200)) {
+            octets[0] |= 0x80;
+            if let Some(header) = decode(&octets) {
+                prop_assert!(header.packet_len <= octets.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What the two ends tell each other in the handshake, authenticated by it.
+//!
+//! A sequence of (identifier, length, value), all variable-length integers; unknown identifiers
+//! are ignored, and one random unknown one is always sent (greasing).
+
+use core::time::Duration;
+
+use super::coding::MAX_CODING_HEADER_LEN;
+use super::short_header::SHORT_OVERHEAD;
+use super::varint::{Reader, Writer};
+
+/// Symbols are whole cache lines from this length on; it is the length at an MTU of 1500.
+const LINE_SYMBOL: usize = 1_408;
+/// Longest symbol, for jumbo frames.
+const MAX_SYMBOL: usize = 8_896;
+
+/// Octets of a symbol whose packet, recoded by relays, fits this UDP payload.
+pub fn symbol_size_for(udp_payload: u16) -> usize {
+    let room = usize::from(udp_payload).saturating_sub(SHORT_OVERHEAD + MAX_CODING_HEADER_LEN);
+    let room = if room >= LINE_SYMBOL { room / 64 * 64 } else { room };
+    room.clamp(64, MAX_SYMBOL)
+}
+
+/// The parameters of one end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransportParameters {
+    /// Transport mode.
+    pub mode: u8,
+    /// Octets of the longest message accepted.
+    pub max_message_size: u64,
+    /// Octets of the longest symbol accepted.
+    pub max_symbol_size: u16,
+    /// Symbols that may be sent before further credit.
+    pub initial_credit: u64,
+    /// Silence after which this end gives up.
+    pub idle_timeout: Duration,
+    /// Symbols that a repair may cover.
+    pub window_cap: u16,
+    /// Seed of this end's repair coefficients.
+    pub code_seed: u64,
+    /// Octets of the longest UDP payload accepted.
+    pub max_udp_payload: u16,
+    /// Connection ID that this end wants to see in packets sent to it.
+    pub connection_id: [u8; 4],
+    /// Server: destination of the client's very first packet, so that a forged retry shows.
+    pub original_destination: Option<[u8; 8]>,
+}
+
+impl Default for TransportParameters {
+    fn default() -> Self {
+        Self {
+            mode: 1,
+            max_message_size: 64 << 20,
+            max_symbol_size: LINE_SYMBOL as u16,
+            initial_credit: 0,
+            idle_timeout: Duration::from_secs(30),
+            window_cap: 256,
+            code_seed: 0,
+            max_udp_payload: 1_472,
+            connection_id: [0; 4],
+            original_destination: None,
+        }
+    }
+}
+
+/// Octets of all parameters at most.
+const MAX_ENCODED: usize = 256;
+
+impl TransportParameters {
+    /// The octets; `grease` makes the unknown parameter.
+    pub fn encode(&self, grease: u8) -> Vec<u8> {
+        let mut buffer = vec![0; MAX_ENCODED];
+        let mut writer = Writer::new(&mut buffer);
+        let mut put = |id: u64, value: &[u8]| {
+            writer.varint(id).and_then(|()| writer.varint(value.len() as u64));
+            writer.bytes(value);
+        };
+        put(1, &[self.mode]);
+        put(2, &self.max_message_size.to_be_bytes());
+        put(3, &self.max_symbol_size.to_be_bytes());
+        put(4, &self.initial_credit.to_be_bytes());
+        put(5, &(self.idle_timeout.as_millis().min(1 << 40) as u64).to_be_bytes());
+        put(6, &self.window_cap.to_be_bytes());
+        put(7, &self.code_seed.to_be_bytes());
+        put(8, &self.max_udp_payload.to_be_bytes());
+        put(9, &self.connection_id);
+        if let Some(original) = &self.original_destination {
+            put(10, original);
+        }
+        put(1_000 + u64::from(grease), &[grease; 3]);
+        let written = writer.written();
+        buffer.truncate(written);
+        buffer
+    }
+
+    /// Reads parameters; `None` if they are malformed or out of range.
+    pub fn decode(octets: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(octets);
+        let mut parameters = Self::default();
+        while !reader.is_empty() {
+            let id = reader.varint()?;
+            let len = usize::try_from(reader.varint()?).ok()?;
+            let mut value = Reader::new(reader.take(len)?);
+            match id {
+                1 => parameters.mode = value.u8()?,
+                2 => parameters.max_message_size = u64::from_be_bytes(value.array()?),
+                3 => parameters.max_symbol_size = value.u16()?,
+                4 => parameters.initial_credit = u64::from_be_bytes(value.array()?),
+                5 => {
+                    let millis = u64::from_be_bytes(value.array()?);
+                    parameters.idle_timeout = Duration::from_millis(millis);
+                }
+                6 => parameters.window_cap = value.u16()?,
+                7 => parameters.code_seed = u64::from_be_bytes(value.array()?),
+                8 => parameters.max_udp_payload = value.u16()?,
+                9 => parameters.connection_id = value.array()?,
+                10 => parameters.original_destination = Some(value.array()?),
+                _ => continue,
+            }
+            if !value.is_empty() {
+                return None;
+            }
+        }
+        let in_range = (64..=MAX_SYMBOL).contains(&usize::from(parameters.max_symbol_size))
+            && (16..=512).contains(&parameters.window_cap)
+            && parameters.max_udp_payload >= 1_200
+            && parameters.initial_credit < 1 << 48
+            && parameters.idle_timeout >= Duration::from_millis(100)
+            && parameters.max_message_size <= 1 << 40;
+        in_range.then_some(parameters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn symbols_fit_their_packets() {
+        assert_eq!(symbol_size_for(1_472), 1_408);
+        for payload in 1_200..9_000 {
+            let packet = symbol_size_for(payload) + SHORT_OVERHEAD + MAX_CODING_HEADER_LEN;
+            assert!(packet <= usize::from(payload), "{payload}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_inverts_encoding(mode: u8, message in 0_u64..1 << 40, symbol in 64_u16..8896,
+                credit in 0_u64..1 << 40, idle in 100_u64..1 << 30, cap in 16_u16..512, seed: u64,
+                cid: [u8; 4], original: Option<[u8; 8]>, grease: u8) {
+            let parameters = TransportParameters {
+                mode, max_message_size: message, max_symbol_size: symbol, initial_credit: credit,
+                idle_timeout: Duration::from_millis(idle), window_cap: cap, code_seed: seed,
+                max_udp_payload: 1_472, connection_id: cid, original_destination: original,
+            };
+            prop_assert_eq!(TransportParameters::decode(&parameters.encode(grease)), Some(parameters));
+        }
+
+        #[test]
+        fn garbage_does_not_panic(octets in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = TransportParameters::decode(&octets);
+        }
+    }
+}

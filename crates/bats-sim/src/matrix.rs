@@ -1,0 +1,154 @@
+//! The matrix of losses and delays over one link, and the figures of each cell.
+
+use core::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use bats_proto::TransportConfig;
+use serde::Serialize;
+
+use crate::transfer::{Outcome, Sample, Transfer};
+
+/// Octets that Ethernet, IPv4 and UDP add to a payload.
+pub const FRAME_OVERHEAD: usize = 42;
+
+/// One cell.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    /// Loss in both directions, 0 to 1.
+    pub loss: f64,
+    /// One-way delay.
+    pub delay: Duration,
+    /// Bits per second of frames.
+    pub rate_bps: u64,
+    /// Queue in bandwidth-delay products.
+    pub queue: f64,
+    /// Length of the run.
+    pub duration: Duration,
+    /// Decides every random choice.
+    pub seed: u64,
+}
+
+/// The figures of a cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// Loss, per cent.
+    pub loss_percent: f64,
+    /// One-way delay, milliseconds.
+    pub delay_ms: f64,
+    /// Rate, Mbit/s.
+    pub rate_mbps: f64,
+    /// Goodput over the first 10 s, Mbit/s.
+    pub goodput_mbps_10s: f64,
+    /// Goodput over seconds 5 to 15, Mbit/s.
+    pub goodput_mbps_steady: f64,
+    /// Share of the possible over the first 10 s.
+    pub e_10s: f64,
+    /// Share of the possible over seconds 5 to 15.
+    pub e_steady: f64,
+    /// Coded packets that brought nothing, per cent of those received.
+    pub waste_percent: f64,
+    /// Packets dropped by the full queue from second 5 on, per cent of those sent.
+    pub queue_loss_percent: f64,
+    /// Packets dropped by the full queue in the first second, per cent.
+    pub queue_loss_first_second_percent: f64,
+    /// Mean queue from second 5 on, in bandwidth-delay products.
+    pub queue_bdp: f64,
+    /// Round trips from the established connection until 90 % of the rate was sent.
+    pub rounds_to_rate: Option<f64>,
+}
+
+impl Cell {
+    /// The link of one direction.
+    pub fn link(&self) -> LinkConfig {
+        let queue = LinkConfig::queue_for(self.rate_bps, self.delay * 2, self.queue);
+        LinkConfig {
+            rate_bps: Some(self.rate_bps),
+            queue_bytes: Some(queue.max(100 * 1_514)),
+            delay: self.delay,
+            loss: if self.loss > 0.0 { Loss::Iid(self.loss) } else { Loss::None },
+            frame_overhead: FRAME_OVERHEAD,
+            ..LinkConfig::default()
+        }
+    }
+
+    /// The transfer of this cell.
+    pub fn transfer(&self) -> Transfer {
+        Transfer {
+            up: self.link(),
+            down: self.link(),
+            transport: TransportConfig::default(),
+            message_size: 16 << 10,
+            total_bytes: None,
+            duration: self.duration,
+            changes: Vec::new(),
+            seed: self.seed,
+        }
+    }
+
+    /// Runs the cell.
+    pub fn run(&self) -> (Figures, Outcome) {
+        let outcome = self.transfer().run();
+        (self.figures(&outcome), outcome)
+    }
+
+    fn figures(&self, outcome: &Outcome) -> Figures {
+        let seconds = self.duration.as_secs_f64();
+        let at = |second: f64| -> Option<&Sample> {
+            outcome.samples.iter().find(|sample| sample.time.as_secs_f64() >= second - 1e-9)
+        };
+        let goodput = |from: f64, to: f64| -> f64 {
+            let to = to.min(seconds);
+            let (Some(a), Some(b)) = (at(from), at(to).or(outcome.samples.last())) else {
+                return 0.0;
+            };
+            let time = (b.time - a.time).as_secs_f64();
+            if time > 0.0 { (b.delivered - a.delivered) as f64 * 8.0 / time / 1e6 } else { 0.0 }
+        };
+        let steady_from = 5.0_f64.min(seconds / 2.0);
+        let first = goodput(0.0, 10.0);
+        let steady = goodput(steady_from, 15.0);
+        let rate_mbps = self.rate_bps as f64 / 1e6;
+        let possible = (1.0 - self.loss) * rate_mbps * 1_472.0 / 1_514.0;
+        let queue_loss = |a: Option<&Sample>, b: Option<&Sample>| match (a, b) {
+            (Some(a), Some(b)) if b.link.offered > a.link.offered => {
+                (b.link.dropped_queue - a.link.dropped_queue) as f64 * 100.0
+                    / (b.link.offered - a.link.offered) as f64
+            }
+            _ => 0.0,
+        };
+        let last = outcome.samples.last();
+        let product = self.rate_bps as f64 / 8.0 * (self.delay * 2).as_secs_f64();
+        let queue_bdp = match (at(steady_from), last) {
+            (Some(a), Some(b)) if b.time > a.time => {
+                (b.link.queue_byte_seconds - a.link.queue_byte_seconds)
+                    / (b.time - a.time).as_secs_f64()
+                    / product.max(1.0)
+            }
+            _ => 0.0,
+        };
+        let rounds_to_rate = outcome
+            .samples
+            .iter()
+            .find(|sample| {
+                let payload_share = 1_437.0 / (1_437.0 + FRAME_OVERHEAD as f64);
+                sample.sender.pacing_bps as f64 >= 0.9 * self.rate_bps as f64 * payload_share
+            })
+            .map(|sample| sample.time.as_secs_f64() / (self.delay * 2).as_secs_f64());
+        let received = outcome.receiver.coded_packets_received.max(1);
+        Figures {
+            loss_percent: self.loss * 100.0,
+            delay_ms: self.delay.as_secs_f64() * 1e3,
+            rate_mbps,
+            goodput_mbps_10s: first,
+            goodput_mbps_steady: steady,
+            e_10s: first / possible,
+            e_steady: steady / possible,
+            waste_percent: outcome.receiver.wasted_packets_received as f64 * 100.0
+                / received as f64,
+            queue_loss_percent: queue_loss(at(steady_from), last),
+            queue_loss_first_second_percent: queue_loss(outcome.samples.first(), at(1.0)),
+            queue_bdp,
+            rounds_to_rate,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Two endpoints and the two directions of the link between them.
+
+use core::net::SocketAddr;
+
+use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput, Payload};
+use bats_proto::{ConnectionHandle, Endpoint, Event, Input, Output, Received, Timestamp};
+
+/// A UDP datagram on its way.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    /// Payload.
+    pub octets: Vec<u8>,
+    /// ECN bits.
+    pub ecn: u8,
+}
+
+impl Payload for Datagram {
+    fn len(&self) -> usize {
+        self.octets.len()
+    }
+
+    fn corrupt(&mut self, at: usize, flip: u8) {
+        if let Some(octet) = self.octets.get_mut(at) {
+            *octet ^= flip;
+        }
+    }
+
+    fn mark(&mut self) {
+        if self.ecn != 0 {
+            self.ecn = 3;
+        }
+    }
+}
+
+/// Which of the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// Opens the connection.
+    Client,
+    /// Accepts it.
+    Server,
+}
+
+impl Host {
+    /// Address of the host in the simulated network.
+    pub fn address(self) -> SocketAddr {
+        match self {
+            Self::Client => SocketAddr::from(([10, 0, 0, 1], 40_000)),
+            Self::Server => SocketAddr::from(([10, 0, 0, 2], 4_000)),
+        }
+    }
+
+    fn index(self) -> usize {
+        usize::from(self == Self::Server)
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// Two hosts joined by a link.
+#[derive(Debug)]
+pub struct Network {
+    now: Timestamp,
+    endpoints: [Endpoint; 2],
+    /// `links[i]` carries what host i sends.
+    links: [Link<Datagram>; 2],
+    wake: [Option<Timestamp>; 2],
+    buffer: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+    trace: u64,
+    /// What the endpoints said: (who, connection, event).
+    pub events: Vec<(Host, ConnectionHandle, Event)>,
+}
+
+/// Buffers of datagrams kept for reuse.
+const MAX_SPARE: usize = 4_096;
+
+impl Network {
+    /// Joins client and server; `seed` decides the links' random choices.
+    pub fn new(endpoints: [Endpoint; 2], links: [LinkConfig; 2], seed: u64) -> Self {
+        let [up, down] = links;
+        Self {
+            now: Timestamp::from_millis(1),
+            endpoints,
+            links: [Link::new(up, seed ^ 0x9e37_79b9), Link::new(down, seed ^ 0x7f4a_7c15_0000)],
+            wake: [Some(Timestamp::ZERO); 2],
+            buffer: Vec::with_capacity(65_536),
+            spare: Vec::new(),
+            trace: 0xcbf2_9ce4_8422_2325,
+            events: Vec::new(),
+        }
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// An endpoint. Whoever changes it calls [`Network::touch`] afterwards.
+    pub fn endpoint(&mut self, host: Host) -> &mut Endpoint {
+        &mut self.endpoints[host.index()]
+    }
+
+    /// The endpoint has something new to say.
+    pub fn touch(&mut self, host: Host) {
+        self.wake[host.index()] = Some(self.now);
+    }
+
+    /// The link that carries what `host` sends.
+    pub fn link_from(&mut self, host: Host) -> &mut Link<Datagram> {
+        &mut self.links[host.index()]
+    }
+
+    /// Counters of the link that carries what `host` sends.
+    pub fn link_stats(&self, host: Host) -> LinkStats {
+        self.links[host.index()].stats()
+    }
+
+    /// Changes the behaviour of the link that carries what `host` sends.
+    pub fn set_link(&mut self, host: Host, config: LinkConfig) {
+        let now = self.now;
+        self.links[host.index()].set_config(now, config);
+    }
+
+    /// A hash of every delivery so far: time, direction, length, octets.
+    pub fn trace_hash(&self) -> u64 {
+        self.trace
+    }
+
+    fn note(&mut self, host: Host, octets: &[u8]) {
+        const PRIME: u64 = 0x0000_0100_0000_01b3;
+        let mut hash = self.trace;
+        for word in [self.now.as_nanos(), host.index() as u64, octets.len() as u64] {
+            hash = (hash ^ word).wrapping_mul(PRIME);
+        }
+        for chunk in octets.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(PRIME).rotate_left(23);
+        }
+        self.trace = hash;
+    }
+
+    /// Does what is to be done now; true if an event was noted.
+    fn settle(&mut self) -> bool {
+        let before = self.events.len();
+        loop {
+            let mut idle = true;
+            for host in [Host::Client, Host::Server] {
+                let index = host.index();
+                if self.wake[index].is_some_and(|at| at <= self.now) {
+                    idle = false;
+                    self.endpoints[index].handle(self.now, Input::Timeout);
+                    self.drive(host);
+                }
+                while let LinkOutput::Deliver(mut datagram) = self.links[index].poll(self.now) {
+                    idle = false;
+                    let receiver = host.other();
+                    self.note(receiver, &datagram.octets);
+                    let received = Received {
+                        remote: host.address(),
+                        local_ip: None,
+                        ecn: datagram.ecn,
+                        payload: &mut datagram.octets,
+                    };
+                    self.endpoints[receiver.index()].handle(self.now, Input::Datagram(received));
+                    if self.spare.len() < MAX_SPARE {
+                        self.spare.push(datagram.octets);
+                    }
+                    self.drive(receiver);
+                }
+            }
+            if idle {
+                return self.events.len() > before;
+            }
+        }
+    }
+
+    fn drive(&mut self, host: Host) {
+        let index = host.index();
+        loop {
+            match self.endpoints[index].poll(self.now, &mut self.buffer) {
+                Output::Transmit(transmit) => {
+                    for segment in self.buffer[..transmit.len].chunks(transmit.segment_size) {
+                        let mut octets = self.spare.pop().unwrap_or_default();
+                        octets.clear();
+                        octets.extend_from_slice(segment);
+                        let datagram = Datagram { octets, ecn: transmit.ecn };
+                        self.links[index].handle(self.now, datagram);
+                    }
+                }
+                Output::Event(handle, event) => self.events.push((host, handle, event)),
+                Output::Timeout(at) => {
+                    self.wake[index] = at;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Goes on until something was noted in `events`, nothing can happen any more, or `until`;
+    /// false in the latter cases.
+    pub fn step(&mut self, until: Timestamp) -> bool {
+        loop {
+            if self.settle() {
+                return true;
+            }
+            let link = |link: &mut Link<Datagram>, now| match link.poll(now) {
+                LinkOutput::Timeout(at) => at,
+                LinkOutput::Deliver(_) => None,
+            };
+            let now = self.now;
+            let [up, down] = &mut self.links;
+            let next = [self.wake[0], self.wake[1], link(up, now), link(down, now)]
+                .into_iter()
+                .flatten()
+                .min();
+            match next {
+                Some(at) if at <= until => self.now = at.max(self.now),
+                _ => {
+                    self.now = until;
+                    return false;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Bulk transfer of messages over one link, with everything that is measured of it.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use bats_netem::{LinkConfig, LinkStats};
+use bats_proto::config::Security;
+use bats_proto::{
+    ClientConfig, CloseReason, ConnectionHandle, ConnectionStats, Endpoint, EndpointConfig, Event,
+    Identity, PeerTrust, SendError, ServerConfig, Timestamp, TransportConfig,
+};
+use bytes::Bytes;
+
+use crate::network::{Host, Network};
+
+/// What is transferred over what.
+#[derive(Clone, Debug)]
+pub struct Transfer {
+    /// Client to server: the data's direction.
+    pub up: LinkConfig,
+    /// Server to client.
+    pub down: LinkConfig,
+    /// Limits and behaviour of both ends.
+    pub transport: TransportConfig,
+    /// Octets of a message.
+    pub message_size: usize,
+    /// Octets to send in all; `None` as many as possible until the end.
+    pub total_bytes: Option<u64>,
+    /// Length of the run from the established connection.
+    pub duration: Duration,
+    /// Changes of the links during the run: (time from the start, up, down).
+    pub changes: Vec<(Duration, LinkConfig, LinkConfig)>,
+    /// Decides every random choice.
+    pub seed: u64,
+}
+
+/// State of the sender, sampled.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Time from the established connection.
+    pub time: Duration,
+    /// The sender's statistics.
+    pub sender: ConnectionStats,
+    /// Octets waiting in the queue of the data's direction.
+    pub queue_bytes: usize,
+    /// Counters of that direction.
+    pub link: LinkStats,
+    /// Message octets delivered in order.
+    pub delivered: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// When the client's connection was established.
+    pub established: Option<Timestamp>,
+    /// When the last message was delivered, if all were.
+    pub finished: Option<Timestamp>,
+    /// Messages delivered, all right and in order.
+    pub messages: u64,
+    /// Message octets delivered.
+    pub bytes: u64,
+    /// Samples, one every `Transfer::SAMPLE`.
+    pub samples: Vec<Sample>,
+    /// The receiver's statistics at the end.
+    pub receiver: ConnectionStats,
+    /// Why the client's connection ended, if it did.
+    pub closed: Option<CloseReason>,
+    /// Hash of all deliveries.
+    pub trace_hash: u64,
+}
+
+/// Message `number` of a run: its number, then octets that follow from it.
+fn message(seed: u64, number: u64, size: usize) -> Bytes {
+    let mut octets = vec![0; size.max(8)];
+    octets[..8].copy_from_slice(&number.to_le_bytes());
+    let mut x = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for chunk in octets[8..].chunks_mut(8) {
+        x = x.wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(17) ^ number;
+        let len = chunk.len();
+        chunk.copy_from_slice(&x.to_le_bytes()[..len]);
+    }
+    octets.into()
+}
+
+/// The endpoints of a run: the stand-in for security, everything else real.
+pub fn endpoints(transport: &TransportConfig, seed: u64) -> [Endpoint; 2] {
+    let transport = Arc::new(transport.clone());
+    let server = ServerConfig {
+        identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
+        transport,
+        retry_threshold: usize::MAX,
+        max_connections: 64,
+    };
+    [None, Some(server)].map(|server| {
+        let mut octets = [u8::from(server.is_some()); 32];
+        octets[..8].copy_from_slice(&seed.to_le_bytes());
+        let config = EndpointConfig { security: Security::DangerousPlain, server };
+        Endpoint::new(config, octets).expect("the stand-in needs no certificate")
+    })
+}
+
+impl Transfer {
+    /// Interval of the samples.
+    pub const SAMPLE: Duration = Duration::from_millis(10);
+
+    /// Runs the transfer in virtual time.
+    ///
+    /// # Panics
+    ///
+    /// If a message arrives altered, twice or out of order: the protocol's one promise.
+    pub fn run(&self) -> Outcome {
+        let endpoints = endpoints(&self.transport, self.seed);
+        let mut network = Network::new(endpoints, [self.up.clone(), self.down.clone()], self.seed);
+        let now = network.now();
+        let config = ClientConfig {
+            trust: PeerTrust::DangerousAcceptAny,
+            identity: None,
+            transport: Arc::new(self.transport.clone()),
+        };
+        let client = network
+            .endpoint(Host::Client)
+            .connect(now, Host::Server.address(), "server", config)
+            .expect("a valid configuration");
+        network.touch(Host::Client);
+        let mut run = Run {
+            transfer: self,
+            network,
+            client,
+            server: None,
+            sent: 0,
+            sent_bytes: 0,
+            finishing: false,
+            outcome: Outcome {
+                established: None,
+                finished: None,
+                messages: 0,
+                bytes: 0,
+                samples: Vec::new(),
+                receiver: ConnectionStats::default(),
+                closed: None,
+                trace_hash: 0,
+            },
+        };
+        run.go();
+        run.outcome
+    }
+}
+
+struct Run<'a> {
+    transfer: &'a Transfer,
+    network: Network,
+    client: ConnectionHandle,
+    server: Option<ConnectionHandle>,
+    sent: u64,
+    sent_bytes: u64,
+    finishing: bool,
+    outcome: Outcome,
+}
+
+impl Run<'_> {
+    fn go(&mut self) {
+        let start = self.network.now();
+        let mut end = start + Duration::from_secs(20);
+        let mut next_sample = None;
+        let mut changes = self.transfer.changes.iter().peekable();
+        while self.network.now() < end && !self.is_over() {
+            let mut until = next_sample.unwrap_or(end).min(end);
+            if let Some((after, _, _)) = changes.peek() {
+                until = until.min(start + *after);
+            }
+            self.network.step(until);
+            self.take_events();
+            let now = self.network.now();
+            if let Some((after, up, down)) = changes.peek()
+                && start + *after <= now
+            {
+                self.network.set_link(Host::Client, up.clone());
+                self.network.set_link(Host::Server, down.clone());
+                changes.next();
+            }
+            if let Some(at) = self.outcome.established {
+                end = at + self.transfer.duration;
+                let due = *next_sample.get_or_insert(at);
+                if due <= now {
+                    self.sample(now - at);
+                    next_sample = Some(due + Transfer::SAMPLE);
+                }
+            }
+        }
+        let now = self.network.now();
+        if let Some(server) = self.server
+            && let Some(stats) = self.network.endpoint(Host::Server).stats(now, server)
+        {
+            self.outcome.receiver = stats;
+        }
+        self.outcome.trace_hash = self.network.trace_hash();
+    }
+
+    fn is_over(&self) -> bool {
+        self.outcome.finished.is_some() || self.outcome.closed.is_some()
+    }
+
+    fn take_events(&mut self) {
+        for (host, handle, event) in core::mem::take(&mut self.network.events) {
+            match (host, event) {
+                (Host::Client, Event::Connected) => {
+                    self.outcome.established = Some(self.network.now());
+                    self.send();
+                }
+                (Host::Client, Event::Writable) => self.send(),
+                (Host::Client, Event::Closed(reason)) => self.outcome.closed = Some(reason),
+                (Host::Server, Event::Accepted) => self.server = Some(handle),
+                (Host::Server, Event::Readable) => self.receive(handle),
+                _ => {}
+            }
+        }
+    }
+
+    fn send(&mut self) {
+        let now = self.network.now();
+        while !self.finishing {
+            if self.transfer.total_bytes.is_some_and(|total| self.sent_bytes >= total) {
+                self.finishing = true;
+                let _closed = self.network.endpoint(Host::Client).finish(now, self.client);
+                break;
+            }
+            let message = message(self.transfer.seed, self.sent, self.transfer.message_size);
+            let len = message.len() as u64;
+            match self.network.endpoint(Host::Client).send(now, self.client, message) {
+                Ok(()) => {
+                    self.sent += 1;
+                    self.sent_bytes += len;
+                }
+                Err(SendError::Blocked(_)) => break,
+                Err(_) => return,
+            }
+        }
+        self.network.touch(Host::Client);
+    }
+
+    fn receive(&mut self, handle: ConnectionHandle) {
+        let now = self.network.now();
+        while let Some(got) = self.network.endpoint(Host::Server).recv(now, handle) {
+            let number = self.outcome.messages;
+            let want = message(self.transfer.seed, number, self.transfer.message_size);
+            assert!(got == want, "message {number} arrived altered, twice or out of order");
+            self.outcome.messages += 1;
+            self.outcome.bytes += got.len() as u64;
+        }
+        if self.network.endpoint(Host::Server).is_finished(handle) {
+            self.outcome.finished = Some(now);
+        }
+        self.network.touch(Host::Server);
+    }
+
+    fn sample(&mut self, time: Duration) {
+        let now = self.network.now();
+        let Some(sender) = self.network.endpoint(Host::Client).stats(now, self.client) else {
+            return;
+        };
+        // Goodput counts what became deliverable in order, not whole messages.
+        let server = self.server;
+        let delivered = server
+            .and_then(|handle| self.network.endpoint(Host::Server).stats(now, handle))
+            .map_or(0, |stats| stats.message_bytes_received);
+        let queue_bytes = self.network.link_from(Host::Client).queue_bytes(now);
+        let link = self.network.link_stats(Host::Client);
+        self.outcome.samples.push(Sample { time, sender, queue_bytes, link, delivered });
+    }
+}
