@@ -1,4 +1,4 @@
-//! The inner code of RFC 9426, section 2.2.3 (fact: M = 16, q = 256): random linear combinations
+//! The inner code of RFC 9426 with M = 16 and q = 256: random linear combinations
 //! of the received packets of one batch. A recoder knows neither windows nor sources.
 
 use alloc::vec::Vec;
@@ -259,8 +259,14 @@ mod tests {
         assert!(!recoder.push(&[1; BATCH_SIZE], &[0; 11]));
         assert!(recoder.push(&[1; BATCH_SIZE], &[1; 10]));
         assert_eq!(recoder.recode(&[0], &mut vector, &mut payload), Err(RecodeError::Coefficients));
-        assert_eq!(recoder.recode(&[1, 1], &mut vector, &mut payload), Err(RecodeError::Coefficients));
-        assert_eq!(recoder.recode(&[1], &mut vector, &mut payload[..9]), Err(RecodeError::OutputSize));
+        assert_eq!(
+            recoder.recode(&[1, 1], &mut vector, &mut payload),
+            Err(RecodeError::Coefficients)
+        );
+        assert_eq!(
+            recoder.recode(&[1], &mut vector, &mut payload[..9]),
+            Err(RecodeError::OutputSize)
+        );
         assert_eq!(unit_vector(16), None);
     }
 }

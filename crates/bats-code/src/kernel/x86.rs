@@ -5,6 +5,7 @@
 //! GFNI multiplies by an 8 x 8 bit matrix (`gf2p8affineqb` works for any polynomial, `gf2p8mulb`
 //! only for that of AES); without it two 16-entry tables give the products of the two nibbles.
 #![allow(unsafe_code, reason = "vector instructions on raw pointers; each block says why")]
+#![allow(clippy::needless_range_loop, reason = "one index into three arrays of registers")]
 
 use core::arch::x86_64::*;
 

@@ -6,9 +6,7 @@ use alloc::vec::Vec;
 
 use super::cluster::{Equation, LinearSystem, Removal};
 use super::known::KnownSet;
-use super::{
-    Columns, MAX_SYMBOL_SIZE, MAX_WINDOW, Window, coefficients, solve,
-};
+use super::{Columns, MAX_SYMBOL_SIZE, MAX_WINDOW, Window, coefficients, solve};
 use crate::BATCH_SIZE;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::{AlignedRow, RowPool, padded_length};
@@ -197,12 +195,7 @@ impl StreamDecoder {
     }
 
     /// Takes a repair: a combination of the symbols of `window`.
-    pub fn push_repair(
-        &mut self,
-        window: Window,
-        columns: Columns<'_>,
-        payload: &[u8],
-    ) -> Receipt {
+    pub fn push_repair(&mut self, window: Window, columns: Columns<'_>, payload: &[u8]) -> Receipt {
         let Some(end) = window.end().filter(|&end| end <= self.limit()) else {
             return self.refuse();
         };
@@ -367,9 +360,7 @@ impl StreamDecoder {
                 }
                 Some(_) => {
                     let held = self.base + self.slots.len() as u64;
-                    while next < below.min(held)
-                        && matches!(self.slot(next), Some(Slot::Missing))
-                    {
+                    while next < below.min(held) && matches!(self.slot(next), Some(Slot::Missing)) {
                         next += 1;
                     }
                     found.push(cluster_of(number, next - 1, (next - number) as usize));

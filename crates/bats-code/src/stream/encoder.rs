@@ -72,11 +72,7 @@ impl StreamEncoder {
         })
     }
 
-    fn append(
-        &mut self,
-        len: usize,
-        write: impl FnOnce(&mut [u8]),
-    ) -> Result<u64, StreamError> {
+    fn append(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> Result<u64, StreamError> {
         if len == 0 || len > self.max_symbol_size {
             return Err(StreamError::SymbolSize);
         }
