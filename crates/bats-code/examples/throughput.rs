@@ -1,5 +1,5 @@
 //! Prints what kernels and codec reach on this machine, on one core, beside a copy of the same
-//! octets in the same run: `cargo run --release -p bats-code --example throughput`.
+//! octets in the same run: `cargo run --release -p bats-code --example throughput [-- KERNEL...]`.
 //! GB/s are 10^9 octets a second; of a product, those of its multiply-adds; of the codec, those of
 //! the source symbols.
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
@@ -147,7 +147,9 @@ fn main() {
         "in order ns",
         "recode ns"
     );
-    for kernel in Kernel::available() {
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let chosen = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    for kernel in Kernel::available().filter(|kernel| chosen(kernel.name())) {
         let (encode, decode) = codec(kernel, 13);
         println!(
             "{:<12} {:>16.1} {:>16.1} {:>13.2} {:>13.2} {:>12.0} {:>10.0}",

@@ -72,6 +72,13 @@ pub(super) unsafe fn product_gfni_avx512(
         |factor: u8| AFFINE[factor as usize]);
 }
 
+/// `sum + a + b`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn add_two(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    _mm512_ternarylogic_epi64::<0x96>(sum, a, b)
+}
+
 /// # Safety
 /// As [`product_gfni_avx512`], and `M` multipliers for each row, `M` targets.
 #[target_feature(enable = "avx512f,gfni")]
@@ -97,7 +104,32 @@ unsafe fn pass_gfni_avx512<const M: usize>(
                 }
             }
             let mut multiplier = multipliers.as_ptr().cast::<i64>();
-            for row in rows {
+            // Two inputs at a time: one three-way exclusive or instead of two, because on many
+            // processors multiplications and additions compete for the same ports.
+            let mut pairs = rows.chunks_exact(2);
+            for pair in &mut pairs {
+                let (x, y) = (pair[0].as_ptr().add(offset), pair[1].as_ptr().add(offset));
+                let x_low = _mm512_loadu_si512(x.cast());
+                let x_high = _mm512_loadu_si512(x.add(64).cast());
+                let y_low = _mm512_loadu_si512(y.cast());
+                let y_high = _mm512_loadu_si512(y.add(64).cast());
+                for i in 0..M {
+                    let by_x = _mm512_set1_epi64(*multiplier.add(i));
+                    let by_y = _mm512_set1_epi64(*multiplier.add(M + i));
+                    low[i] = add_two(
+                        low[i],
+                        _mm512_gf2p8affine_epi64_epi8::<0>(x_low, by_x),
+                        _mm512_gf2p8affine_epi64_epi8::<0>(y_low, by_y),
+                    );
+                    high[i] = add_two(
+                        high[i],
+                        _mm512_gf2p8affine_epi64_epi8::<0>(x_high, by_x),
+                        _mm512_gf2p8affine_epi64_epi8::<0>(y_high, by_y),
+                    );
+                }
+                multiplier = multiplier.add(2 * M);
+            }
+            if let [row] = pairs.remainder() {
                 let x = row.as_ptr().add(offset);
                 let x_low = _mm512_loadu_si512(x.cast());
                 let x_high = _mm512_loadu_si512(x.add(64).cast());
@@ -108,7 +140,6 @@ unsafe fn pass_gfni_avx512<const M: usize>(
                     high[i] =
                         _mm512_xor_si512(high[i], _mm512_gf2p8affine_epi64_epi8::<0>(x_high, by));
                 }
-                multiplier = multiplier.add(M);
             }
             for i in 0..M {
                 _mm512_storeu_si512(targets[i].add(offset).cast(), low[i]);
