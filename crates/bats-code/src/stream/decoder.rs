@@ -212,14 +212,15 @@ impl StreamDecoder {
             return self.refuse();
         }
         self.collect_unknowns(window.first, end);
-        if self.span_with_links() > u64::from(self.config.max_span) {
+        let linked = self.linked_clusters();
+        if self.span_with(&linked) > u64::from(self.config.max_span) {
             return self.refuse();
         }
         self.extend_slots(end);
         self.highest = self.highest.max(Some(end - 1));
 
         let row = self.expand(window, columns);
-        let cluster = self.link_unknowns();
+        let cluster = self.join(&linked);
         let Some(mut system) = self.take_cluster(cluster) else { return self.refuse() };
         let mut unknowns = Vec::with_capacity(self.unknowns.len());
         for &number in &self.unknowns {
@@ -424,13 +425,12 @@ impl StreamDecoder {
         linked
     }
 
-    /// Span of the cluster that the collected unknowns would be part of.
-    fn span_with_links(&self) -> u64 {
+    /// Span of the cluster that these clusters and the collected unknowns would make.
+    fn span_with(&self, linked: &[u32]) -> u64 {
         let (Some(&first), Some(&last)) = (self.unknowns.first(), self.unknowns.last()) else {
             return 0;
         };
-        let (first, last) = self
-            .linked_clusters()
+        let (first, last) = linked
             .iter()
             .filter_map(|&cluster| self.clusters[cluster as usize].as_ref()?.extent())
             .fold((first, last), |(low, high), (first, last)| (low.min(first), high.max(last)));
@@ -460,9 +460,8 @@ impl StreamDecoder {
         row
     }
 
-    /// Makes one cluster of all clusters that the collected unknowns belong to, a new one if none.
-    fn link_unknowns(&mut self) -> u32 {
-        let linked = self.linked_clusters();
+    /// Makes one cluster of several, a new one of none.
+    fn join(&mut self, linked: &[u32]) -> u32 {
         let Some((&target, others)) = linked.split_first() else {
             return match self.vacant.pop() {
                 Some(id) => {
