@@ -323,10 +323,10 @@ impl StreamDecoder {
             return;
         }
         self.released = number;
-        for cluster in 0..self.clusters.len() {
-            let Some(system) = &self.clusters[cluster] else { continue };
-            if system.extent().is_none_or(|(_, last)| last < number) {
-                self.drop_cluster(cluster as u32);
+        // Unknowns below the first missing one were released before: their clusters have gone.
+        if number > self.first_missing {
+            for cluster in 0..self.clusters.len() {
+                self.drop_if_released(cluster as u32);
             }
         }
         self.advance();
@@ -345,11 +345,12 @@ impl StreamDecoder {
             match self.slot(number) {
                 Some(&Slot::Linked { cluster, .. }) => {
                     let Some(system) = &self.clusters[cluster as usize] else { continue };
-                    let wanted = || system.columns().iter().filter(|&&n| n >= self.released);
+                    let Some((mut first, last)) = system.extent() else { continue };
+                    if first < self.released {
+                        let wanted = system.columns().iter().filter(|&&n| n >= self.released);
+                        first = wanted.min().copied().unwrap_or(last);
+                    }
                     // A cluster counts where its first wanted symbol stands.
-                    let (Some(&first), Some(&last)) = (wanted().min(), wanted().max()) else {
-                        continue;
-                    };
                     if first == number {
                         found.push(cluster_of(first, last, system.columns().len() - system.rank()));
                     }
@@ -538,9 +539,8 @@ impl StreamDecoder {
             if all {
                 self.forget_cluster(cluster);
             }
-        } else if system.columns().is_empty() {
-            self.forget_cluster(cluster);
         }
+        self.drop_if_released(cluster);
         solved.len()
     }
 
@@ -559,12 +559,14 @@ impl StreamDecoder {
         count
     }
 
-    /// Gives up a cluster that concerns released symbols only.
-    fn drop_cluster(&mut self, cluster: u32) {
-        if let Some(system) = &self.clusters[cluster as usize] {
-            for &number in system.columns() {
-                self.slots[(number - self.base) as usize] = Slot::Missing;
-            }
+    /// Gives up a cluster that concerns released symbols only, or none.
+    fn drop_if_released(&mut self, cluster: u32) {
+        let Some(system) = &self.clusters[cluster as usize] else { return };
+        if system.extent().is_some_and(|(_, last)| last >= self.released) {
+            return;
+        }
+        for &number in system.columns() {
+            self.slots[(number - self.base) as usize] = Slot::Missing;
         }
         self.stats.equations_dropped += self.forget_cluster(cluster) as u64;
     }
