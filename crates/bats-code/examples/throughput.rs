@@ -1,123 +1,165 @@
-//! Prints what the kernels and the stream code reach on this machine, beside memcpy:
-//! `cargo run --release -p bats-code --example throughput`.
-#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+//! Prints what kernels and codec reach on this machine, on one core, beside a copy of the same
+//! octets in the same run: `cargo run --release -p bats-code --example throughput [-- KERNEL...]`.
+//! GB/s are 10^9 octets a second; of a product, those of its multiply-adds; of the codec, those of
+//! the source symbols.
+#![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use bats_code::kernel::Kernel;
-use bats_code::row::Row;
-use bats_code::stream::{Columns, DecoderLimits, StreamDecoder, StreamEncoder, Window};
+use bats_code::kernel::{Kernel, Mode};
+use bats_code::recode::{Recoder, unit_vector};
+use bats_code::rows::{AlignedRow, RowPool};
+use bats_code::stream::{Columns, DecoderConfig, StreamDecoder, StreamEncoder, Window};
 
-const SIZE: usize = 1_408;
+const T: usize = 1408;
+const WINDOW: u16 = 256;
 
-/// Median of some timed runs, in seconds a run.
-fn median(mut run: impl FnMut()) -> f64 {
+/// Median seconds of one of `repeats` runs, over several rounds.
+fn seconds(repeats: usize, mut run: impl FnMut()) -> f64 {
     run();
-    let mut times: Vec<f64> = (0..9)
+    let mut rounds: Vec<f64> = (0..15)
         .map(|_| {
             let start = Instant::now();
-            run();
-            start.elapsed().as_secs_f64()
+            (0..repeats).for_each(|_| run());
+            start.elapsed().as_secs_f64() / repeats as f64
         })
         .collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    rounds.sort_by(f64::total_cmp);
+    rounds[rounds.len() / 2]
 }
 
-fn row(seed: usize) -> Row {
-    Row::from_slice(&(0..SIZE).map(|i| (i * 31 + seed * 17) as u8).collect::<Vec<_>>(), SIZE)
+fn rows(count: usize) -> Vec<AlignedRow> {
+    let mut pool = RowPool::new(T, 0);
+    (0..count)
+        .map(|i| pool.copy_of(&(0..T).map(|x| (x * 7 + i * 13) as u8).collect::<Vec<_>>()))
+        .collect()
 }
 
-fn fused(kernel: Kernel, rows: usize) -> f64 {
-    let store: Vec<Row> = (0..rows).map(row).collect();
-    let mut out: Vec<Row> = (0..8).map(row).collect();
-    let matrix: Vec<u8> = (0..8 * 16).map(|i| (i * 7 + 3) as u8).collect();
-    const REPEATS: usize = 2_000;
-    let seconds = median(|| {
-        let mut outputs: Vec<&mut [u8]> = out.iter_mut().map(Row::octets_mut).collect();
-        for repeat in 0..REPEATS {
-            let start = repeat * 16 % (rows - 15);
-            let inputs: [&[u8]; 16] = core::array::from_fn(|i| store[start + i].octets());
-            kernel.product(&matrix, &inputs, &mut outputs, SIZE, false);
-        }
-        black_box(&outputs);
-    });
-    (REPEATS * 8 * 16 * SIZE) as f64 / seconds / 1e9
-}
-
-fn stream(kernel: Kernel, loss: usize) -> (f64, f64) {
-    const W: usize = 256;
-    let lost = W * loss / 100;
-    let mut encoder = StreamEncoder::with_kernel(kernel, SIZE, 1);
-    (0..W).for_each(|i| {
-        encoder.push(row(i).content());
-    });
-    let window = Window { first: 0, count: W as u16 };
-    let repairs_needed = W * loss / (100 - loss) + 1;
-    let mut payloads = vec![vec![0; SIZE]; repairs_needed];
-    let encode = median(|| {
-        let mut outputs: Vec<&mut [u8]> = payloads.iter_mut().map(Vec::as_mut_slice).collect();
-        for (batch, group) in outputs.chunks_mut(16).enumerate() {
-            encoder.encode(window, batch as u32, 0, group).expect("symbols are held");
+/// Products of 8 outputs and 16 inputs that walk through `count` rows.
+fn fused(kernel: Kernel, count: usize) -> f64 {
+    let inputs = rows(count);
+    let inputs: Vec<&[u8]> = inputs.iter().map(AlignedRow::padded).collect();
+    let mut outputs = rows(8);
+    let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(AlignedRow::as_mut_slice).collect();
+    let matrix: Vec<u8> = (0..128).map(|i| (i * 37 + 11) as u8).collect();
+    let groups = count / 16;
+    let time = seconds(2000 / groups, || {
+        for group in inputs.chunks_exact(16) {
+            kernel.product(black_box(&matrix), group, &mut outputs, T, Mode::Overwrite);
         }
     });
-    let sources: Vec<Row> = (0..W).map(row).collect();
-    let limits = DecoderLimits {
-        max_symbol_size: SIZE,
-        max_symbols: 4 * W as u64,
-        max_equations: W,
-        max_linked_unknowns: W,
+    (groups * 128 * T) as f64 / time / 1e9
+}
+
+fn copy(count: usize) -> f64 {
+    let inputs = rows(count);
+    let mut output = rows(1);
+    let time = seconds(20_000 / count, || {
+        for input in &inputs {
+            output[0].as_mut_slice().copy_from_slice(black_box(input.as_slice()));
+            black_box(&mut output);
+        }
+    });
+    (count * T) as f64 / time / 1e9
+}
+
+/// Repairs for a loss of 10 %: GB/s of encoding and of decoding.
+fn codec(kernel: Kernel, repairs_per_call: usize) -> (f64, f64) {
+    let count = usize::from(WINDOW);
+    let lost = count.div_ceil(10);
+    let mut encoder = StreamEncoder::with_kernel(T, 1, kernel);
+    for row in rows(count) {
+        encoder.push(row.as_slice()).expect("size");
+    }
+    let window = Window { first: 0, count: WINDOW };
+    let mut repairs = vec![vec![0; T]; lost];
+    let mut encode = || {
+        for (batch, repairs) in repairs.chunks_mut(repairs_per_call).enumerate() {
+            let mut outputs: Vec<&mut [u8]> = repairs.iter_mut().map(Vec::as_mut_slice).collect();
+            encoder.encode(window, batch as u32, 0, &mut outputs).expect("window");
+        }
     };
-    let mut decoders: Vec<StreamDecoder> =
-        (0..11).map(|_| StreamDecoder::with_kernel(kernel, limits, 1)).collect();
-    // Every timed run starts with a decoder whose rows were allocated before.
-    let decode = median(|| {
-        let mut decoder = decoders.pop().expect("one decoder a run");
-        for (number, source) in sources.iter().enumerate() {
-            if number * lost / W == (number + 1) * lost / W {
-                decoder.push_source(number as u64, source.content());
-            }
+    let encoding = seconds(20, &mut encode);
+    // Decoding: reception of all that was not lost, and of the repairs, in a stream of windows. The
+    // coefficients depend on the place in the window only, so that the same repairs serve all.
+    let sources = rows(count);
+    let mut decoder = StreamDecoder::with_kernel(DecoderConfig::new(T, 1), kernel);
+    let mut first = 0;
+    let decoding = seconds(20, || {
+        for (i, row) in sources.iter().enumerate().filter(|(i, _)| i % 10 != 3) {
+            decoder.push_source(first + i as u64, row.as_slice());
         }
-        for (index, payload) in payloads.iter().enumerate() {
-            let columns = Columns::Single((index % 16) as u8);
-            decoder.push_repair(window, (index / 16) as u32, columns, payload);
+        let window = Window { first, count: WINDOW };
+        for (i, repair) in repairs.iter().enumerate() {
+            let (batch, column) = (i / repairs_per_call, (i % repairs_per_call) as u8);
+            let columns = Columns::Fresh { batch: batch as u32, column };
+            decoder.push_repair(window, columns, repair);
         }
-        assert_eq!(decoder.first_missing(), W as u64);
-        assert_eq!(decoder.symbol(9), Some(sources[9].content()));
+        first += u64::from(WINDOW);
+        assert_eq!(decoder.first_missing(), first);
+        assert_eq!(decoder.symbol(first - 256 + 13), Some(sources[13].as_slice()));
+        decoder.release_below(first);
     });
-    let bytes = (W * SIZE) as f64 / 1e9;
-    (bytes / encode, bytes / decode)
+    let octets = (count * T) as f64 / 1e9;
+    (octets / encoding, octets / decoding)
+}
+
+/// Nanoseconds for a source symbol in order.
+fn in_order(kernel: Kernel) -> f64 {
+    let sources = rows(16);
+    let mut decoder = StreamDecoder::with_kernel(DecoderConfig::new(T, 1), kernel);
+    let mut number = 0;
+    let time = seconds(1000, || {
+        for row in &sources {
+            decoder.push_source(number, row.as_slice());
+            number += 1;
+            decoder.release_below(number);
+        }
+    });
+    time / 16.0 * 1e9
+}
+
+/// Nanoseconds for one recoded packet of a full batch.
+fn recoding(kernel: Kernel) -> f64 {
+    let mut recoder = Recoder::with_kernel(T, kernel);
+    for (i, row) in rows(16).iter().enumerate() {
+        recoder.push(&unit_vector(i).expect("below 16"), row.as_slice());
+    }
+    let (mut vector, mut payload, mut draw) = ([0; 16], [0; T], 0);
+    let time = seconds(1000, || {
+        draw += 1;
+        recoder.recode_random(1, draw, &mut vector, &mut payload).expect("rank 16");
+    });
+    time * 1e9
 }
 
 fn main() {
-    let source = row(1);
-    let mut target = row(2);
-    let copy = median(|| {
-        for _ in 0..100_000 {
-            black_box(&mut target).octets_mut().copy_from_slice(black_box(&source).octets());
-        }
-    });
-    println!("memcpy of one row in L1: {:.0} GB/s", 1e5 * SIZE as f64 / copy / 1e9);
+    println!("active kernel: {}", Kernel::active().name());
+    println!("memcpy GB/s: L1 {:.0}, L2 {:.0}", copy(16), copy(256));
     println!(
-        "symbols of {SIZE} octets; product: GB/s of multiply-adds; stream: GB/s of source data"
+        "{:<12} {:>16} {:>16} {:>13} {:>13} {:>12} {:>10}",
+        "kernel",
+        "8x16 GB/s in L1",
+        "8x16 GB/s in L2",
+        "encode GB/s",
+        "decode GB/s",
+        "in order ns",
+        "recode ns"
     );
-    println!(
-        "{:12} {:>9} {:>9} {:>11} {:>11} {:>11} {:>11}",
-        "kernel", "8x16 L1", "8x16 L2", "enc W=256", "dec W=256", "enc 30 %", "dec 30 %"
-    );
-    for kernel in Kernel::ALL.into_iter().filter(|kernel| kernel.is_supported()) {
-        let (encode, decode) = stream(kernel, 10);
-        let (encode30, decode30) = stream(kernel, 30);
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let chosen = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    for kernel in Kernel::available().filter(|kernel| chosen(kernel.name())) {
+        let (encode, decode) = codec(kernel, 13);
         println!(
-            "{:12} {:9.0} {:9.0} {:11.1} {:11.1} {:11.1} {:11.1}",
+            "{:<12} {:>16.1} {:>16.1} {:>13.2} {:>13.2} {:>12.0} {:>10.0}",
             kernel.name(),
             fused(kernel, 16),
-            fused(kernel, 400),
+            fused(kernel, 256),
             encode,
             decode,
-            encode30,
-            decode30
+            in_order(kernel),
+            recoding(kernel)
         );
     }
 }

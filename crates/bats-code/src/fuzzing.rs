@@ -1,1 +1,266 @@
-//! x
+//! Drives the decoder from octets beside a naive Gaussian elimination. Used by fuzz targets, by the
+//! replay of their corpora, and by the property tests; no part of the API.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::gf256;
+use crate::kernel::Kernel;
+use crate::recode::{CoefficientVector, Recoder};
+use crate::stream::{
+    Columns, DecoderConfig, Outcome, StreamDecoder, StreamEncoder, Window, coefficients,
+};
+
+/// Symbols of a run.
+pub const SYMBOLS: usize = 96;
+const MAX_SYMBOL_SIZE: usize = 150;
+const SEED: u64 = 0x5eed;
+
+/// Which symbols follow from the equations so far: row by row elimination, nothing clever.
+#[derive(Debug, Default)]
+pub struct NaiveDecoder {
+    rows: Vec<Vec<u8>>,
+}
+
+impl NaiveDecoder {
+    /// Adds an equation over all symbols; tells whether it raised the rank. Keeps reduced form.
+    pub fn push(&mut self, mut line: Vec<u8>) -> bool {
+        for row in &self.rows {
+            let Some(pivot) = row.iter().position(|&x| x != 0) else { continue };
+            add_multiple(line[pivot], row, &mut line);
+        }
+        let Some(pivot) = line.iter().position(|&x| x != 0) else { return false };
+        let inverse = gf256::inv(line[pivot]);
+        line.iter_mut().for_each(|x| *x = gf256::mul(inverse, *x));
+        for row in &mut self.rows {
+            add_multiple(row[pivot], &line, row);
+        }
+        self.rows.push(line);
+        true
+    }
+
+    /// Whether a symbol is determined.
+    #[must_use]
+    pub fn contains(&self, number: usize) -> bool {
+        self.rows.iter().any(|row| row[number] != 0 && row.iter().filter(|&&x| x != 0).count() == 1)
+    }
+}
+
+fn add_multiple(factor: u8, row: &[u8], line: &mut [u8]) {
+    for (x, &y) in line.iter_mut().zip(row) {
+        *x ^= gf256::mul(factor, y);
+    }
+}
+
+/// The source: symbol `number` of a run.
+fn symbol(number: usize) -> Vec<u8> {
+    let len = 1 + (number * 37) % MAX_SYMBOL_SIZE;
+    (0..len).map(|x| (x * 31 + number * 17 + x * number) as u8).collect()
+}
+
+fn line_of(window: Window, batch: u32, vector: &[(u8, u8)]) -> Vec<u8> {
+    let mut line = vec![0; SYMBOLS];
+    let first = window.first as usize;
+    let mut column = vec![0; usize::from(window.count)];
+    for &(number, factor) in vector {
+        coefficients(SEED, batch, number, &mut column);
+        add_multiple(factor, &column, &mut line[first..][..usize::from(window.count)]);
+    }
+    line
+}
+
+/// Counts of a run, so that tests can tell that something was tested.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunReport {
+    /// Repairs that the decoder took as innovative.
+    pub innovative: usize,
+    /// Symbols solved.
+    pub decoded: usize,
+}
+
+/// Runs a decoder on honest packets chosen by `data` and compares it with the naive one after each:
+/// the same symbols are known, with the right content, and as many ranks are said to be missing.
+///
+/// # Panics
+/// The decoders disagree.
+pub fn honest_run(kernel: Kernel, data: &[u8]) -> RunReport {
+    let mut encoder = StreamEncoder::with_kernel(MAX_SYMBOL_SIZE, SEED, kernel);
+    (0..SYMBOLS).for_each(|number| {
+        assert_eq!(encoder.push(&symbol(number)), Ok(number as u64));
+    });
+    let mut config = DecoderConfig::new(MAX_SYMBOL_SIZE, SEED);
+    config.history = 20;
+    let mut decoder = StreamDecoder::with_kernel(config, kernel);
+    let mut naive = NaiveDecoder::default();
+    let mut report = RunReport::default();
+    // An application that skips symbols gives up information that the naive decoder keeps.
+    let mut skipped = false;
+
+    for operation in data.chunks_exact(4) {
+        let [kind, a, b, c] = [operation[0], operation[1], operation[2], operation[3]];
+        let first = usize::from(a) % SYMBOLS;
+        let count = (1 + usize::from(b) % 40).min(SYMBOLS - first);
+        let window = Window { first: first as u64, count: count as u16 };
+        // Now and then the same batch over other windows, and duplicates.
+        let (batch, column) = (u32::from(c >> 4), c & 15);
+        let mut buffer = [0; MAX_SYMBOL_SIZE];
+        let (receipt, line) = match kind % 8 {
+            0..=2 => {
+                let mut line = vec![0; SYMBOLS];
+                line[first] = 1;
+                (decoder.push_source(first as u64, &symbol(first)), line)
+            }
+            3..=5 => {
+                let outputs = &mut [&mut buffer[..]];
+                let Ok(len) = encoder.encode(window, batch, column, outputs) else { continue };
+                let columns = Columns::Fresh { batch, column };
+                let receipt = decoder.push_repair(window, columns, &buffer[..len]);
+                (receipt, line_of(window, batch, &[(column, 1)]))
+            }
+            6 => {
+                let vector = recoded(&mut encoder, window, batch, &[b, c, kind], &mut buffer);
+                let Some((vector, len)) = vector else { continue };
+                let columns = Columns::Recoded { batch, vector: &vector };
+                let factors: Vec<(u8, u8)> = (0..).zip(vector).collect();
+                let receipt = decoder.push_repair(window, columns, &buffer[..len]);
+                (receipt, line_of(window, batch, &factors))
+            }
+            _ => {
+                let missing = decoder.first_missing();
+                // Mostly what an application in order has read, seldom more.
+                let to = if b == 255 { missing + 3 } else { missing.min(first as u64) };
+                skipped |= to > missing;
+                decoder.release_below(to);
+                compare(&decoder, &naive, skipped);
+                continue;
+            }
+        };
+        report.decoded += receipt.decoded;
+        match receipt.outcome {
+            Outcome::OutOfRange => {}
+            Outcome::Innovative => {
+                report.innovative += usize::from(kind % 8 > 2);
+                let raised = naive.push(line);
+                assert!(raised || skipped, "an innovative packet is one");
+            }
+            Outcome::Redundant => {
+                let raised = naive.push(line);
+                assert!(!raised || skipped, "a redundant packet is one");
+            }
+        }
+        compare(&decoder, &naive, skipped);
+    }
+    report
+}
+
+/// A packet that two recoders in a row made of columns of a batch.
+fn recoded(
+    encoder: &mut StreamEncoder,
+    window: Window,
+    batch: u32,
+    choice: &[u8; 3],
+    output: &mut [u8],
+) -> Option<(CoefficientVector, usize)> {
+    let mut first = Recoder::new(MAX_SYMBOL_SIZE);
+    for &octet in choice {
+        let column = octet % 16;
+        let mut buffer = [0; MAX_SYMBOL_SIZE];
+        let len = encoder.encode(window, batch, column, &mut [&mut buffer]).ok()?;
+        first.push(&crate::recode::unit_vector(usize::from(column))?, &buffer[..len]);
+    }
+    let mut second = Recoder::new(MAX_SYMBOL_SIZE);
+    let mut vector = [0; 16];
+    for draw in 0..2 {
+        let mut buffer = [0; MAX_SYMBOL_SIZE];
+        let seed = u64::from(choice[0]);
+        let len = first.recode_random(seed, draw, &mut vector, &mut buffer).ok()?;
+        second.push(&vector, &buffer[..len]);
+    }
+    let len = second.recode_random(9, u32::from(choice[1]), &mut vector, output).ok()?;
+    Some((vector, len))
+}
+
+fn compare(decoder: &StreamDecoder, naive: &NaiveDecoder, skipped: bool) {
+    let end = SYMBOLS as u64;
+    for number in 0..SYMBOLS {
+        let expected = naive.contains(number);
+        let position = number as u64;
+        if let Some(content) = decoder.symbol(position) {
+            assert!(expected, "symbol {number} cannot be known");
+            let truth = symbol(number);
+            assert_eq!(content[..truth.len()], truth);
+            assert!(content[truth.len()..].iter().all(|&x| x == 0), "padding is zero");
+        } else if !skipped {
+            assert!(!expected || position < decoder.released(), "symbol {number} can be known");
+        }
+    }
+    let first_missing = (decoder.released()..end).find(|&n| decoder.symbol(n).is_none());
+    assert_eq!(decoder.first_missing().min(end), first_missing.unwrap_or(end));
+    if !skipped {
+        // All clusters reach to the end, so that the ranks add up.
+        let missing: usize = decoder
+            .missing_clusters(end, usize::MAX)
+            .iter()
+            .map(|cluster| usize::from(cluster.rank_missing))
+            .sum();
+        assert_eq!(missing, SYMBOLS - naive.rows.len(), "missing rank");
+    }
+}
+
+/// Feeds arbitrary packets to a decoder with small limits: nothing panics, memory stays bounded,
+/// and what is asked is answered.
+///
+/// # Panics
+/// A limit is broken.
+pub fn garbage_run(data: &[u8]) {
+    let config = DecoderConfig {
+        max_symbol_size: 64,
+        seed: 1,
+        max_symbols_held: 300,
+        max_equations: 40,
+        max_span: 100,
+        history: 10,
+    };
+    let mut decoder = StreamDecoder::new(config);
+    for operation in data.chunks(8) {
+        let mut octets = [0; 8];
+        octets[..operation.len()].copy_from_slice(operation);
+        let [kind, a, b, c, d, e, f, g] = octets;
+        let near = decoder.released() + u64::from(a) + u64::from(b & 1) * 256;
+        let number = match kind >> 4 {
+            0 => u64::MAX - u64::from(a),
+            1 => u64::from(a),
+            2 => near.saturating_sub(u64::from(b)),
+            _ => near,
+        };
+        let payload = vec![c; usize::from(d) % 70];
+        let window = Window { first: number, count: u16::from_le_bytes([e, f & 3]) };
+        match kind & 7 {
+            0 | 1 => drop(decoder.push_source(number, &payload)),
+            2..=4 => {
+                let columns = Columns::Fresh { batch: u32::from(g), column: c };
+                decoder.push_repair(window, columns, &payload);
+            }
+            5 => {
+                let mut vector = [0; 16];
+                vector[usize::from(c) % 16] = g;
+                vector[usize::from(d) % 16] = f;
+                let columns = Columns::Recoded { batch: u32::from(b), vector: &vector };
+                decoder.push_repair(window, columns, &payload);
+            }
+            6 => decoder.release_below(decoder.released() + u64::from(a) % 64),
+            _ => {
+                let clusters = decoder.missing_clusters(number, usize::from(b) % 8);
+                assert!(clusters.len() <= 7);
+                let firsts = || clusters.iter().map(|cluster| cluster.first);
+                assert!(firsts().zip(firsts().skip(1)).all(|(x, y)| x < y));
+            }
+        }
+        assert!(decoder.equations_held() <= config.max_equations);
+        // Symbols: 300 ahead, span and window behind. Rows: 64 + 63 octets, coefficients 512 + 63.
+        let rows = 300 + 100 + 512 + 10;
+        let bound = rows * (127 + 64) + 40 * (127 + 575) + 40 * 2 * 4096;
+        assert!(decoder.bytes_held() <= bound, "{} octets", decoder.bytes_held());
+        assert!(decoder.first_missing() >= decoder.released());
+    }
+}

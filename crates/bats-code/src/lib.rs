@@ -1,6 +1,6 @@
 //! The erasure code of OpenBATS: symbols and coefficients, no time, no sockets, no cryptography.
 //!
-//! * [`gf256`]: arithmetic of GF(256) with polynomial 0x11D (RFC 9426, section 2.2.3).
+//! * [`gf256`]: arithmetic of GF(256) with polynomial 0x11D, the example of RFC 9426.
 //! * [`kernel`]: "m outputs = matrix x n rows", chosen once for the processor at hand.
 //! * [`rows`]: 64-byte-aligned, zero-padded, recycled storage of symbols.
 //! * [`stream`]: the systematic sliding-window outer code.

@@ -1,4 +1,4 @@
-//! The inner code of RFC 9426, section 2.2.3 (fact: M = 16, q = 256): random linear combinations
+//! The inner code of RFC 9426 with M = 16 and q = 256: random linear combinations
 //! of the received packets of one batch. A recoder knows neither windows nor sources.
 
 use alloc::vec::Vec;

@@ -5,8 +5,10 @@
 //! GFNI multiplies by an 8 x 8 bit matrix (`gf2p8affineqb` works for any polynomial, `gf2p8mulb`
 //! only for that of AES); without it two 16-entry tables give the products of the two nibbles.
 #![allow(unsafe_code, reason = "vector instructions on raw pointers; each block says why")]
+#![allow(clippy::needless_range_loop, reason = "one index into three arrays of registers")]
 
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 
 use super::Mode;
 use crate::gf256::{AFFINE, NIBBLES};
@@ -18,17 +20,22 @@ const ROWS_PER_BLOCK: usize = 64;
 /// `ROWS_PER_BLOCK` rows. `$pack` turns a factor into a multiplier.
 macro_rules! in_blocks {
     ($matrix:ident, $rows:ident, $outputs:ident, $len:ident, $mode:ident,
-     $pass:ident, $most:literal, [$($size:literal)*], $type:ty, $zero:expr, $pack:expr) => {{
+     $pass:ident, $most:literal, [$($size:literal)*], $type:ty, $pack:expr) => {{
         let n = $rows.len();
         if n == 0 && $mode == Mode::Overwrite {
             for output in $outputs.iter_mut() {
                 output[..$len].fill(0);
             }
         }
-        let mut multipliers: [$type; ROWS_PER_BLOCK * $most] = [$zero; ROWS_PER_BLOCK * $most];
+        // Zeroing it would cost more than a small product.
+        let mut multipliers = [const { MaybeUninit::<$type>::uninit() }; ROWS_PER_BLOCK * $most];
         let mut done = 0;
-        for block in $outputs.chunks_mut($most) {
-            let size = block.len();
+        let mut rest = &mut $outputs[..];
+        while !rest.is_empty() {
+            // Blocks of about equal size: the smaller a block, the less an input's load is worth.
+            let size = rest.len().div_ceil(rest.len().div_ceil($most));
+            let (block, others) = rest.split_at_mut(size);
+            rest = others;
             let mut targets = [core::ptr::null_mut::<u8>(); $most];
             for (target, output) in targets.iter_mut().zip(block.iter_mut()) {
                 *target = output.as_mut_ptr();
@@ -38,16 +45,16 @@ macro_rules! in_blocks {
                 for i in 0..size {
                     let line = &$matrix[(done + i) * n + first..][..inputs.len()];
                     for (j, &factor) in line.iter().enumerate() {
-                        multipliers[j * size + i] = $pack(factor);
+                        multipliers[j * size + i].write($pack(factor));
                     }
                 }
                 let add = index > 0 || $mode == Mode::Accumulate;
                 // SAFETY: the caller of the whole function vouches for the instructions and for
-                // `len` octets behind every input and output; there are `size` targets and
-                // `size` multipliers for each input.
+                // `len` octets behind every input and output; there are `size` targets, and
+                // `size` multipliers for each input have just been written.
                 unsafe {
                     match size {
-                        $($size => $pass::<$size>(&multipliers, inputs, &targets, $len, add),)*
+                        $($size => $pass::<$size>(multipliers.as_ptr().cast(), inputs, &targets, $len, add),)*
                         _ => {}
                     }
                 }
@@ -67,23 +74,29 @@ pub(super) unsafe fn product_gfni_avx512(
     len: usize,
     mode: Mode,
 ) {
-    in_blocks!(matrix, rows, outputs, len, mode, pass_gfni_avx512, 8, [1 2 3 4 5 6 7 8], u64, 0,
+    in_blocks!(matrix, rows, outputs, len, mode, pass_gfni_avx512, 8, [1 2 3 4 5 6 7 8], u64,
         |factor: u8| AFFINE[factor as usize]);
 }
 
+/// `sum + a + b`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn add_two(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    _mm512_ternarylogic_epi64::<0x96>(sum, a, b)
+}
+
 /// # Safety
-/// As [`product_gfni_avx512`], and `M` multipliers for each row, `M` targets.
+/// As [`product_gfni_avx512`], and `M` multipliers for each row (initialised), `M` targets.
 #[target_feature(enable = "avx512f,gfni")]
 unsafe fn pass_gfni_avx512<const M: usize>(
-    multipliers: &[u64],
+    multipliers: *const u64,
     rows: &[&[u8]],
     targets: &[*mut u8; 8],
     len: usize,
     add: bool,
 ) {
-    debug_assert!(multipliers.len() >= M * rows.len());
     // SAFETY: every offset is below `len` rounded to the vectors that it counts; `len` is a
-    // multiple of 64; multipliers as asserted.
+    // multiple of 64; multipliers as required.
     unsafe {
         let mut offset = 0;
         while offset + 128 <= len {
@@ -95,8 +108,33 @@ unsafe fn pass_gfni_avx512<const M: usize>(
                     high[i] = _mm512_loadu_si512(targets[i].add(offset + 64).cast());
                 }
             }
-            let mut multiplier = multipliers.as_ptr().cast::<i64>();
-            for row in rows {
+            let mut multiplier = multipliers.cast::<i64>();
+            // Two inputs at a time: one three-way exclusive or instead of two, because on many
+            // processors multiplications and additions compete for the same ports.
+            let mut pairs = rows.chunks_exact(2);
+            for pair in &mut pairs {
+                let (x, y) = (pair[0].as_ptr().add(offset), pair[1].as_ptr().add(offset));
+                let x_low = _mm512_loadu_si512(x.cast());
+                let x_high = _mm512_loadu_si512(x.add(64).cast());
+                let y_low = _mm512_loadu_si512(y.cast());
+                let y_high = _mm512_loadu_si512(y.add(64).cast());
+                for i in 0..M {
+                    let by_x = _mm512_set1_epi64(*multiplier.add(i));
+                    let by_y = _mm512_set1_epi64(*multiplier.add(M + i));
+                    low[i] = add_two(
+                        low[i],
+                        _mm512_gf2p8affine_epi64_epi8::<0>(x_low, by_x),
+                        _mm512_gf2p8affine_epi64_epi8::<0>(y_low, by_y),
+                    );
+                    high[i] = add_two(
+                        high[i],
+                        _mm512_gf2p8affine_epi64_epi8::<0>(x_high, by_x),
+                        _mm512_gf2p8affine_epi64_epi8::<0>(y_high, by_y),
+                    );
+                }
+                multiplier = multiplier.add(2 * M);
+            }
+            if let [row] = pairs.remainder() {
                 let x = row.as_ptr().add(offset);
                 let x_low = _mm512_loadu_si512(x.cast());
                 let x_high = _mm512_loadu_si512(x.add(64).cast());
@@ -107,7 +145,6 @@ unsafe fn pass_gfni_avx512<const M: usize>(
                     high[i] =
                         _mm512_xor_si512(high[i], _mm512_gf2p8affine_epi64_epi8::<0>(x_high, by));
                 }
-                multiplier = multiplier.add(M);
             }
             for i in 0..M {
                 _mm512_storeu_si512(targets[i].add(offset).cast(), low[i]);
@@ -122,7 +159,7 @@ unsafe fn pass_gfni_avx512<const M: usize>(
                     sum[i] = _mm512_loadu_si512(targets[i].add(offset).cast());
                 }
             }
-            let mut multiplier = multipliers.as_ptr().cast::<i64>();
+            let mut multiplier = multipliers.cast::<i64>();
             for row in rows {
                 let x = _mm512_loadu_si512(row.as_ptr().add(offset).cast());
                 for i in 0..M {
@@ -148,22 +185,21 @@ pub(super) unsafe fn product_gfni_avx2(
     len: usize,
     mode: Mode,
 ) {
-    in_blocks!(matrix, rows, outputs, len, mode, pass_gfni_avx2, 6, [1 2 3 4 5 6], u64, 0,
+    in_blocks!(matrix, rows, outputs, len, mode, pass_gfni_avx2, 6, [1 2 3 4 5 6], u64,
         |factor: u8| AFFINE[factor as usize]);
 }
 
 /// # Safety
-/// As [`product_gfni_avx2`], and `M` multipliers for each row, `M` targets.
+/// As [`product_gfni_avx2`], and `M` multipliers for each row (initialised), `M` targets.
 #[target_feature(enable = "avx2,gfni")]
 unsafe fn pass_gfni_avx2<const M: usize>(
-    multipliers: &[u64],
+    multipliers: *const u64,
     rows: &[&[u8]],
     targets: &[*mut u8; 6],
     len: usize,
     add: bool,
 ) {
-    debug_assert!(multipliers.len() >= M * rows.len());
-    // SAFETY: offsets step by 64 below `len`, a multiple of 64; multipliers as asserted.
+    // SAFETY: offsets step by 64 below `len`, a multiple of 64; multipliers as required.
     unsafe {
         for offset in (0..len).step_by(64) {
             let mut low = [_mm256_setzero_si256(); M];
@@ -174,7 +210,7 @@ unsafe fn pass_gfni_avx2<const M: usize>(
                     high[i] = _mm256_loadu_si256(targets[i].add(offset + 32).cast());
                 }
             }
-            let mut multiplier = multipliers.as_ptr().cast::<i64>();
+            let mut multiplier = multipliers.cast::<i64>();
             for row in rows {
                 let x = row.as_ptr().add(offset);
                 let x_low = _mm256_loadu_si256(x.cast());
@@ -206,21 +242,21 @@ pub(super) unsafe fn product_avx2(
     len: usize,
     mode: Mode,
 ) {
-    in_blocks!(matrix, rows, outputs, len, mode, pass_avx2, 4, [1 2 3 4], u8, 0, |factor| factor);
+    in_blocks!(matrix, rows, outputs, len, mode, pass_avx2, 4, [1 2 3 4], *const u8,
+        |factor: u8| NIBBLES[factor as usize].as_ptr());
 }
 
 /// # Safety
-/// As [`product_avx2`], and `M` multipliers for each row, `M` targets.
+/// As [`product_avx2`], and `M` multipliers for each row (initialised), `M` targets.
 #[target_feature(enable = "avx2")]
 unsafe fn pass_avx2<const M: usize>(
-    multipliers: &[u8],
+    multipliers: *const *const u8,
     rows: &[&[u8]],
     targets: &[*mut u8; 4],
     len: usize,
     add: bool,
 ) {
-    debug_assert!(multipliers.len() >= M * rows.len());
-    // SAFETY: offsets step by 64 below `len`, a multiple of 64; multipliers as asserted; a table
+    // SAFETY: offsets step by 64 below `len`, a multiple of 64; multipliers as required; a table
     // has two halves of 16 octets.
     unsafe {
         let nibble = _mm256_set1_epi8(0x0f);
@@ -233,7 +269,7 @@ unsafe fn pass_avx2<const M: usize>(
                     high[i] = _mm256_loadu_si256(targets[i].add(offset + 32).cast());
                 }
             }
-            let mut multiplier = multipliers.as_ptr();
+            let mut multiplier = multipliers;
             for row in rows {
                 let x = row.as_ptr().add(offset);
                 let x0 = _mm256_loadu_si256(x.cast());
@@ -243,7 +279,7 @@ unsafe fn pass_avx2<const M: usize>(
                 let x0_high = _mm256_and_si256(_mm256_srli_epi64::<4>(x0), nibble);
                 let x1_high = _mm256_and_si256(_mm256_srli_epi64::<4>(x1), nibble);
                 for i in 0..M {
-                    let table = NIBBLES.as_ptr().add(*multiplier.add(i) as usize).cast::<__m128i>();
+                    let table = (*multiplier.add(i)).cast::<__m128i>();
                     let by = _mm256_broadcastsi128_si256(_mm_loadu_si128(table));
                     low[i] = _mm256_xor_si256(low[i], _mm256_shuffle_epi8(by, x0_low));
                     high[i] = _mm256_xor_si256(high[i], _mm256_shuffle_epi8(by, x1_low));
@@ -271,21 +307,21 @@ pub(super) unsafe fn product_ssse3(
     len: usize,
     mode: Mode,
 ) {
-    in_blocks!(matrix, rows, outputs, len, mode, pass_ssse3, 4, [1 2 3 4], u8, 0, |factor| factor);
+    in_blocks!(matrix, rows, outputs, len, mode, pass_ssse3, 4, [1 2 3 4], *const u8,
+        |factor: u8| NIBBLES[factor as usize].as_ptr());
 }
 
 /// # Safety
-/// As [`product_ssse3`], and `M` multipliers for each row, `M` targets.
+/// As [`product_ssse3`], and `M` multipliers for each row (initialised), `M` targets.
 #[target_feature(enable = "ssse3")]
 unsafe fn pass_ssse3<const M: usize>(
-    multipliers: &[u8],
+    multipliers: *const *const u8,
     rows: &[&[u8]],
     targets: &[*mut u8; 4],
     len: usize,
     add: bool,
 ) {
-    debug_assert!(multipliers.len() >= M * rows.len());
-    // SAFETY: offsets step by 32 below `len`, a multiple of 64; multipliers as asserted; a table
+    // SAFETY: offsets step by 32 below `len`, a multiple of 64; multipliers as required; a table
     // has two halves of 16 octets.
     unsafe {
         let nibble = _mm_set1_epi8(0x0f);
@@ -298,7 +334,7 @@ unsafe fn pass_ssse3<const M: usize>(
                     high[i] = _mm_loadu_si128(targets[i].add(offset + 16).cast());
                 }
             }
-            let mut multiplier = multipliers.as_ptr();
+            let mut multiplier = multipliers;
             for row in rows {
                 let x = row.as_ptr().add(offset);
                 let x0 = _mm_loadu_si128(x.cast());
@@ -308,7 +344,7 @@ unsafe fn pass_ssse3<const M: usize>(
                 let x0_high = _mm_and_si128(_mm_srli_epi64::<4>(x0), nibble);
                 let x1_high = _mm_and_si128(_mm_srli_epi64::<4>(x1), nibble);
                 for i in 0..M {
-                    let table = NIBBLES.as_ptr().add(*multiplier.add(i) as usize).cast::<__m128i>();
+                    let table = (*multiplier.add(i)).cast::<__m128i>();
                     let by = _mm_loadu_si128(table);
                     low[i] = _mm_xor_si128(low[i], _mm_shuffle_epi8(by, x0_low));
                     high[i] = _mm_xor_si128(high[i], _mm_shuffle_epi8(by, x1_low));

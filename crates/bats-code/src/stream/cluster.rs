@@ -42,6 +42,8 @@ pub(super) struct Removal {
 #[derive(Debug, Default)]
 pub(super) struct LinearSystem {
     columns: Vec<u64>,
+    /// First and last symbol among the columns.
+    extent: Option<(u64, u64)>,
     equations: Vec<Equation>,
     /// Pivot column of each row.
     pivots: Vec<usize>,
@@ -76,7 +78,7 @@ impl LinearSystem {
 
     /// First and last symbol among the unknowns.
     pub(super) fn extent(&self) -> Option<(u64, u64)> {
-        Some((*self.columns.iter().min()?, *self.columns.iter().max()?))
+        self.extent
     }
 
     /// First symbol of the windows of all equations.
@@ -96,15 +98,17 @@ impl LinearSystem {
 
     /// Rows with one unknown.
     pub(super) fn solved_rows(&self) -> Vec<usize> {
-        let full = self.rank() == self.columns.len();
-        (0..self.rank())
-            .filter(|&row| {
-                full || {
-                    let unknowns = &self.row(row)[..self.columns.len()];
-                    unknowns.iter().filter(|&&x| x != 0).take(2).count() == 1
-                }
-            })
-            .collect()
+        let count = self.columns.len();
+        if self.rank() == count {
+            return (0..count).collect();
+        }
+        let is_solved = |&row: &usize| {
+            let unknowns = &self.row(row)[..count];
+            // Most rows of an unsolved system are full beyond the pivots: look there first.
+            let others = unknowns.iter().rev().filter(|&&x| x != 0);
+            others.take(2).count() == 1
+        };
+        (0..self.rank()).filter(is_solved).collect()
     }
 
     fn row(&self, row: usize) -> &[u8] {
@@ -136,7 +140,13 @@ impl LinearSystem {
     pub(super) fn add_column(&mut self, symbol: u64) -> usize {
         self.reserve(self.columns.len() + 1, self.equations.len());
         self.columns.push(symbol);
+        self.extend(symbol, symbol);
         self.columns.len() - 1
+    }
+
+    fn extend(&mut self, first: u64, last: u64) {
+        let (low, high) = self.extent.unwrap_or((first, last));
+        self.extent = Some((low.min(first), high.max(last)));
     }
 
     /// Takes over another system, whose columns and equations follow the present ones.
@@ -153,6 +163,9 @@ impl LinearSystem {
         }
         self.pivots.extend(other.pivots.iter().map(|pivot| pivot + columns));
         self.columns.extend(other.columns);
+        if let Some((first, last)) = other.extent {
+            self.extend(first, last);
+        }
         self.equations.extend(other.equations);
     }
 
@@ -234,6 +247,7 @@ impl LinearSystem {
             }
         }
         self.columns.swap_remove(column);
+        self.extent = self.columns.iter().min().copied().zip(self.columns.iter().max().copied());
         Removal { moved: self.columns.get(column).copied(), equation }
     }
 

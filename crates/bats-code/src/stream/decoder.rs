@@ -212,14 +212,15 @@ impl StreamDecoder {
             return self.refuse();
         }
         self.collect_unknowns(window.first, end);
-        if self.span_with_links() > u64::from(self.config.max_span) {
+        let linked = self.linked_clusters();
+        if self.span_with(&linked) > u64::from(self.config.max_span) {
             return self.refuse();
         }
         self.extend_slots(end);
         self.highest = self.highest.max(Some(end - 1));
 
         let row = self.expand(window, columns);
-        let cluster = self.link_unknowns();
+        let cluster = self.join(&linked);
         let Some(mut system) = self.take_cluster(cluster) else { return self.refuse() };
         let mut unknowns = Vec::with_capacity(self.unknowns.len());
         for &number in &self.unknowns {
@@ -322,10 +323,10 @@ impl StreamDecoder {
             return;
         }
         self.released = number;
-        for cluster in 0..self.clusters.len() {
-            let Some(system) = &self.clusters[cluster] else { continue };
-            if system.extent().is_none_or(|(_, last)| last < number) {
-                self.drop_cluster(cluster as u32);
+        // Unknowns below the first missing one were released before: their clusters have gone.
+        if number > self.first_missing {
+            for cluster in 0..self.clusters.len() {
+                self.drop_if_released(cluster as u32);
             }
         }
         self.advance();
@@ -344,11 +345,12 @@ impl StreamDecoder {
             match self.slot(number) {
                 Some(&Slot::Linked { cluster, .. }) => {
                     let Some(system) = &self.clusters[cluster as usize] else { continue };
-                    let wanted = || system.columns().iter().filter(|&&n| n >= self.released);
+                    let Some((mut first, last)) = system.extent() else { continue };
+                    if first < self.released {
+                        let wanted = system.columns().iter().filter(|&&n| n >= self.released);
+                        first = wanted.min().copied().unwrap_or(last);
+                    }
                     // A cluster counts where its first wanted symbol stands.
-                    let (Some(&first), Some(&last)) = (wanted().min(), wanted().max()) else {
-                        continue;
-                    };
                     if first == number {
                         found.push(cluster_of(first, last, system.columns().len() - system.rank()));
                     }
@@ -424,13 +426,12 @@ impl StreamDecoder {
         linked
     }
 
-    /// Span of the cluster that the collected unknowns would be part of.
-    fn span_with_links(&self) -> u64 {
+    /// Span of the cluster that these clusters and the collected unknowns would make.
+    fn span_with(&self, linked: &[u32]) -> u64 {
         let (Some(&first), Some(&last)) = (self.unknowns.first(), self.unknowns.last()) else {
             return 0;
         };
-        let (first, last) = self
-            .linked_clusters()
+        let (first, last) = linked
             .iter()
             .filter_map(|&cluster| self.clusters[cluster as usize].as_ref()?.extent())
             .fold((first, last), |(low, high), (first, last)| (low.min(first), high.max(last)));
@@ -460,9 +461,8 @@ impl StreamDecoder {
         row
     }
 
-    /// Makes one cluster of all clusters that the collected unknowns belong to, a new one if none.
-    fn link_unknowns(&mut self) -> u32 {
-        let linked = self.linked_clusters();
+    /// Makes one cluster of several, a new one of none.
+    fn join(&mut self, linked: &[u32]) -> u32 {
         let Some((&target, others)) = linked.split_first() else {
             return match self.vacant.pop() {
                 Some(id) => {
@@ -539,9 +539,8 @@ impl StreamDecoder {
             if all {
                 self.forget_cluster(cluster);
             }
-        } else if system.columns().is_empty() {
-            self.forget_cluster(cluster);
         }
+        self.drop_if_released(cluster);
         solved.len()
     }
 
@@ -560,12 +559,14 @@ impl StreamDecoder {
         count
     }
 
-    /// Gives up a cluster that concerns released symbols only.
-    fn drop_cluster(&mut self, cluster: u32) {
-        if let Some(system) = &self.clusters[cluster as usize] {
-            for &number in system.columns() {
-                self.slots[(number - self.base) as usize] = Slot::Missing;
-            }
+    /// Gives up a cluster that concerns released symbols only, or none.
+    fn drop_if_released(&mut self, cluster: u32) {
+        let Some(system) = &self.clusters[cluster as usize] else { return };
+        if system.extent().is_some_and(|(_, last)| last >= self.released) {
+            return;
+        }
+        for &number in system.columns() {
+            self.slots[(number - self.base) as usize] = Slot::Missing;
         }
         self.stats.equations_dropped += self.forget_cluster(cluster) as u64;
     }

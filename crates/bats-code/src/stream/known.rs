@@ -45,7 +45,7 @@ impl KnownSet {
             }
             self.base += 1;
         }
-        if number % 64 != 0 {
+        if !number.is_multiple_of(64) {
             if self.words.is_empty() {
                 self.words.push_back(0);
             }
@@ -67,6 +67,8 @@ impl KnownSet {
 
     /// The first symbol whose bit, after the words are XORed with `flip`, is set.
     fn next(&self, number: u64, end: u64, flip: u64) -> Option<u64> {
+        // Below the words everything is known, however far that is.
+        let number = if flip == 0 { number } else { number.max(self.base * 64) };
         if number >= end {
             return None;
         }

@@ -3,7 +3,7 @@
 //! Symbols are numbered from 0 and sent as they are. A repair is a column of an *R-batch*: a
 //! combination of the symbols of a [`Window`] with coefficients that both ends compute from
 //! `(seed, batch, column)` ([`coefficients`]). Relays may combine the columns of one batch
-//! (RFC 9426, section 2.2.3); then a vector over the columns comes along ([`Columns::Recoded`]).
+//! (the inner code of RFC 9426); then a vector over the columns comes along ([`Columns::Recoded`]).
 //!
 //! Symbols have any length from 1 octet to a maximum; shorter ones count as zero-padded.
 

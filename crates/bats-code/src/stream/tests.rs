@@ -1,1 +1,219 @@
+//! The decoder against a naive Gaussian elimination, and its limits.
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::fuzzing;
+use crate::kernel::Kernel;
+
+const SEED: u64 = 11;
+
+fn symbol(number: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|x| (x * 3 + number * 101 + x * number / 7) as u8).collect()
+}
+
+fn sender(count: u64, len: usize) -> StreamEncoder {
+    let mut encoder = StreamEncoder::new(len, SEED);
+    for number in 0..count {
+        encoder.push(&symbol(number, len)).unwrap();
+    }
+    encoder
+}
+
+fn repair(encoder: &mut StreamEncoder, window: Window, batch: u32, column: u8) -> Vec<u8> {
+    let mut output = vec![0; MAX_SYMBOL_SIZE];
+    let len = encoder.encode(window, batch, column, &mut [&mut output]).unwrap();
+    output.truncate(len);
+    output
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+    #[test]
+    fn agrees_with_the_naive_decoder(
+        data in prop::collection::vec(any::<u8>(), 0..1600),
+    ) {
+        fuzzing::honest_run(Kernel::active(), &data);
+    }
+
+    #[test]
+    fn garbage_does_no_harm(data in prop::collection::vec(any::<u8>(), 0..4000)) {
+        fuzzing::garbage_run(&data);
+    }
+}
+
+#[test]
+fn the_runs_do_decode() {
+    // A fixed generator: enough operations that clusters form, merge and are solved.
+    let mut state = 1u64;
+    let data: Vec<u8> = (0..4 * 600)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect();
+    for kernel in Kernel::available() {
+        let report = fuzzing::honest_run(kernel, &data);
+        assert!(report.innovative > 20 && report.decoded > 10, "{report:?}");
+    }
+}
+
+#[test]
+fn a_window_with_losses_is_solved_by_as_many_repairs() {
+    let mut encoder = sender(256, 300);
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(300, SEED));
+    let lost = |n: u64| n % 9 == 4;
+    for number in (0..256).filter(|&n| !lost(n)) {
+        let receipt = decoder.push_source(number, encoder.symbol(number).unwrap());
+        assert_eq!(receipt, Receipt { outcome: Outcome::Innovative, decoded: 0 });
+    }
+    let count = (0..256).filter(|&n| lost(n)).count();
+    let window = Window { first: 0, count: 256 };
+    assert_eq!(decoder.first_missing(), 4);
+    for i in 0..count {
+        let (batch, column) = (i as u32 / 16, i as u8 % 16);
+        let payload = repair(&mut encoder, window, batch, column);
+        let receipt = decoder.push_repair(window, Columns::Fresh { batch, column }, &payload);
+        assert_eq!(receipt.outcome, Outcome::Innovative);
+        let left = count - 1 - i;
+        assert_eq!(receipt.decoded, if left == 0 { count } else { 0 });
+        let clusters = decoder.missing_clusters(256, 10);
+        assert_eq!(clusters.iter().map(|c| usize::from(c.rank_missing)).sum::<usize>(), left);
+        if left > 0 {
+            assert_eq!(clusters.len(), 1);
+            assert_eq!(clusters[0].first, 4);
+        }
+    }
+    for number in 0..256 {
+        assert_eq!(decoder.symbol(number).unwrap(), symbol(number, 300));
+    }
+    assert_eq!(decoder.equations_held(), 0);
+    assert_eq!((decoder.first_missing(), decoder.highest_seen()), (256, Some(255)));
+    let payload = repair(&mut encoder, window, 99, 0);
+    let receipt = decoder.push_repair(window, Columns::Fresh { batch: 99, column: 0 }, &payload);
+    assert_eq!(receipt.outcome, Outcome::Redundant);
+}
+
+#[test]
+fn late_sources_take_part() {
+    let mut encoder = sender(32, 64);
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
+    let window = Window { first: 0, count: 32 };
+    // Three equations before any source, then all sources but three, last first.
+    for column in 0..3 {
+        let payload = repair(&mut encoder, window, 0, column);
+        let receipt = decoder.push_repair(window, Columns::Fresh { batch: 0, column }, &payload);
+        assert_eq!(receipt.outcome, Outcome::Innovative);
+    }
+    let mut decoded = 0;
+    for number in (3..32).rev() {
+        decoded += decoder.push_source(number, &symbol(number, 64)).decoded;
+    }
+    assert_eq!(decoded, 3);
+    assert!((0..32).all(|n| decoder.symbol(n).unwrap() == symbol(n, 64)));
+}
+
+#[test]
+fn released_symbols_serve_later_repairs() {
+    let mut encoder = sender(64, 64);
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
+    for number in (0..64).filter(|&n| n != 40) {
+        decoder.push_source(number, &symbol(number, 64));
+        // The application reads in order, at once.
+        decoder.release_below(decoder.first_missing());
+    }
+    assert_eq!(decoder.released(), 40);
+    let window = Window { first: 0, count: 64 };
+    let payload = repair(&mut encoder, window, 1, 1);
+    let receipt = decoder.push_repair(window, Columns::Fresh { batch: 1, column: 1 }, &payload);
+    assert_eq!(receipt, Receipt { outcome: Outcome::Innovative, decoded: 1 });
+    assert_eq!(decoder.symbol(40).unwrap(), symbol(40, 64));
+}
+
+#[test]
+fn memory_of_a_long_stream_is_bounded_and_given_back() {
+    let mut config = DecoderConfig::new(64, SEED);
+    config.history = 31;
+    let mut decoder = StreamDecoder::new(config);
+    let mut most = 0;
+    for number in 0..10_000 {
+        decoder.push_source(number, &symbol(number, 64));
+        decoder.release_below(number + 1);
+        most = most.max(decoder.bytes_held());
+    }
+    assert!(most < 33 * 256, "{most} octets for 32 symbols");
+    // A gap that the application gives up does not hold anything either.
+    decoder.push_source(20_000, &[1]);
+    decoder.release_below(20_001);
+    assert!(decoder.bytes_held() < 33 * 256);
+    assert_eq!(decoder.first_missing(), 20_001);
+}
+
+#[test]
+fn equations_of_skipped_symbols_are_dropped() {
+    let mut encoder = sender(64, 64);
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
+    let window = Window { first: 0, count: 16 };
+    let payload = repair(&mut encoder, window, 0, 0);
+    decoder.push_repair(window, Columns::Fresh { batch: 0, column: 0 }, &payload);
+    decoder.release_below(15);
+    assert_eq!(decoder.equations_held(), 1, "symbol 15 may still be wanted");
+    decoder.release_below(16);
+    assert_eq!(decoder.equations_held(), 0);
+    assert_eq!(decoder.stats().equations_dropped, 1);
+    let receipt = decoder.push_repair(window, Columns::Fresh { batch: 0, column: 1 }, &payload);
+    assert_eq!(receipt.outcome, Outcome::Redundant);
+}
+
+#[test]
+fn limits_refuse_and_count() {
+    let config = DecoderConfig {
+        max_symbols_held: 100,
+        max_equations: 2,
+        max_span: 50,
+        ..DecoderConfig::new(64, SEED)
+    };
+    let mut decoder = StreamDecoder::new(config);
+    let refused = Receipt { outcome: Outcome::OutOfRange, decoded: 0 };
+    let fresh = |column| Columns::Fresh { batch: 0, column };
+    let mut push = |first, count, column, len| {
+        decoder.push_repair(Window { first, count }, fresh(column), &vec![1; len])
+    };
+    assert_eq!(push(0, 51, 0, 64), refused, "span");
+    assert_eq!(push(60, 41, 0, 64), refused, "too far ahead");
+    assert_eq!(push(u64::MAX, 2, 0, 64), refused);
+    assert_eq!(push(0, 0, 0, 64), refused);
+    assert_eq!(push(0, 513, 0, 64), refused);
+    assert_eq!(push(0, 2, 0, 0), refused);
+    assert_eq!(push(0, 2, 0, 65), refused);
+    assert_eq!(push(0, 30, 0, 64).outcome, Outcome::Innovative);
+    assert_eq!(push(29, 30, 1, 64), refused, "linked span");
+    assert_eq!(push(0, 30, 1, 64).outcome, Outcome::Innovative);
+    assert_eq!(push(0, 30, 2, 64), refused, "equations");
+    assert_eq!(decoder.push_source(100, &[1]), refused);
+    assert_eq!(decoder.push_source(0, &[]), refused);
+    assert_eq!(decoder.stats().refused, 11);
+    assert_eq!(decoder.push_source(99, &[1]).outcome, Outcome::Innovative);
+    assert_eq!(decoder.push_source(99, &[1]).outcome, Outcome::Redundant);
+}
+
+#[test]
+fn clusters_tell_isolated_linked_and_unheard_symbols() {
+    let mut encoder = sender(40, 64);
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
+    for number in (0..30).filter(|n| ![3, 4, 10, 12, 20].contains(n)) {
+        decoder.push_source(number, &symbol(number, 64));
+    }
+    let window = Window { first: 8, count: 8 };
+    let payload = repair(&mut encoder, window, 0, 0);
+    decoder.push_repair(window, Columns::Fresh { batch: 0, column: 0 }, &payload);
+    let cluster = |first, span, rank_missing| Cluster { first, span, rank_missing };
+    let all = [cluster(3, 2, 2), cluster(10, 3, 1), cluster(20, 1, 1), cluster(30, 5, 5)];
+    assert_eq!(decoder.missing_clusters(35, 10), all);
+    assert_eq!(decoder.missing_clusters(30, 10), all[..3]);
+    assert_eq!(decoder.missing_clusters(35, 2), all[..2]);
+    assert_eq!(decoder.missing_clusters(4, 2), [cluster(3, 1, 1)]);
+    assert_eq!(decoder.missing_clusters(3, 10), []);
+    let far = decoder.missing_clusters(u64::MAX, 10);
+    assert_eq!((far[3].span, far[3].rank_missing), (u32::MAX, u16::MAX));
+}
