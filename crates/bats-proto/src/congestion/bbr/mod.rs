@@ -181,18 +181,18 @@ impl Controller for Bbr {
         let congestive = sample.ce_packets > 0
             || self.path.excess_loss(self.min_rtt.max(self.rate_span())) > 0.0;
 
-        if let Some((rate, limited)) = self.path.rate(self.rate_span()) {
+        if let Some(rate) = self.path.rate(self.rate_span()) {
             if !self.has_sample {
                 self.has_sample = true;
-                self.bandwidth = rate;
-            } else if rate > self.bandwidth {
-                self.bandwidth = rate;
-            } else if full && !limited && self.state != State::Startup && rate > 0 {
+                self.bandwidth = rate.proven;
+            } else if rate.proven > self.bandwidth {
+                self.bandwidth = rate.proven;
+            } else if full && self.state != State::Startup && rate.arrived > 0 {
                 // The link is busy and yet slower than believed: believe it.
-                self.bandwidth = self.bandwidth - (self.bandwidth - rate) / 4;
+                self.bandwidth -= self.bandwidth.saturating_sub(rate.arrived) / 4;
             }
             if full && self.state == State::Startup {
-                self.bandwidth = rate;
+                self.bandwidth = rate.proven;
             }
         }
 

@@ -23,6 +23,17 @@ struct Point {
     app_limited: bool,
 }
 
+/// A sample of the path's rate, bytes per second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    /// By the receiver's clock alone: the link's rate while its queue is not empty.
+    pub(super) arrived: u64,
+    /// At most what was sent in the same time: what the path is known to carry.
+    pub(super) proven: u64,
+    /// The application held the sender back.
+    pub(super) app_limited: bool,
+}
+
 /// Rates and delays from a sequence of acknowledgements.
 #[derive(Debug, Default)]
 pub(super) struct PathModel {
@@ -80,16 +91,19 @@ impl PathModel {
         (older.received_at < newest.received_at).then_some((*older, newest))
     }
 
-    /// Bytes per second that passed the receiver over the last `span`, lost ones counted, less
-    /// loss that the path does not have by itself; never more than was sent in the same time.
-    /// The second value tells whether the application held the sender back.
-    pub(super) fn rate(&self, span: Duration) -> Option<(u64, bool)> {
+    /// What passed the receiver over the last `span`, lost bytes counted, less loss that the path
+    /// does not have by itself.
+    pub(super) fn rate(&self, span: Duration) -> Option<Rate> {
         let (older, newest) = self.span(span)?;
-        let elapsed = (newest.received_at - older.received_at).max(newest.sent_at - older.sent_at);
-        let bytes = newest.cumulative.saturating_sub(older.cumulative);
-        let limited = newest.app_limited || older.app_limited;
-        let rate = bytes as f64 / elapsed.as_secs_f64().max(1e-6);
-        Some(((rate * (1.0 - self.excess_loss(span))) as u64, limited))
+        let bytes = newest.cumulative.saturating_sub(older.cumulative) as f64;
+        let own = bytes * (1.0 - self.excess_loss(span));
+        let arrival = (newest.received_at - older.received_at).as_secs_f64().max(1e-6);
+        let departure = (newest.sent_at - older.sent_at).as_secs_f64();
+        Some(Rate {
+            arrived: (own / arrival) as u64,
+            proven: (own / arrival.max(departure)) as u64,
+            app_limited: newest.app_limited || older.app_limited,
+        })
     }
 
     /// Share of bytes lost over the last `span` beyond the path's own loss and its noise.
