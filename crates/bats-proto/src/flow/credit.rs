@@ -2,14 +2,15 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-/// Octets promised to a fresh peer.
-const INITIAL_WINDOW: usize = 2 << 20;
+/// Octets promised to a fresh peer: a promise costs nothing until it is used, and start-up on a
+/// long path must not wait for more.
+const INITIAL_WINDOW: usize = 32 << 20;
 /// The window grows by this factor in a round trip in which a quarter of it was used.
 const GROWTH: usize = 4;
 
 /// Symbols promised at the start, for symbols of this size and this budget in octets.
 pub fn initial_credit(symbol_bytes: usize, budget: usize) -> u64 {
-    (INITIAL_WINDOW.min(budget / 2) / symbol_bytes.max(1)) as u64
+    (INITIAL_WINDOW.min(budget / 4) / symbol_bytes.max(1)) as u64
 }
 
 /// How many symbols the peer may send: what the budget carries beside what is held, autotuned.
@@ -30,7 +31,7 @@ impl Credit {
         Self {
             symbol_bytes: symbol_bytes.max(1),
             budget,
-            window: INITIAL_WINDOW.min(budget / 2),
+            window: INITIAL_WINDOW.min(budget / 4),
             granted: initial,
             told: initial,
             round_start: Timestamp::ZERO,

@@ -22,6 +22,8 @@ const FIRST_FLIGHT_MAX: Duration = Duration::from_millis(25);
 /// Growth per round trip in start-up. The overshoot before the first feedback from a full link
 /// is (g - 1) / ln g - 1 = 0.67 bandwidth-delay products.
 const STARTUP_GAIN: f64 = 2.6;
+/// What one round trip of start-up may add at most, whatever is measured.
+const MAX_ROUND_GROWTH: f64 = 2.9;
 /// Pace while the queue of start-up empties.
 const DRAIN_GAIN: f64 = 0.5;
 /// Pace between probes, a little below the rate so that no queue stands.
@@ -50,6 +52,8 @@ pub(super) struct Bbr {
     packet: u64,
     /// Estimate of the path's rate, bytes per second.
     bandwidth: u64,
+    /// Rate of the first flight.
+    initial: u64,
     has_sample: bool,
     min_rtt: Duration,
     /// The round ends when this many bytes are acknowledged.
@@ -76,6 +80,7 @@ impl Bbr {
             path: PathModel::default(),
             packet,
             bandwidth: rate as u64,
+            initial: rate as u64,
             has_sample: false,
             min_rtt: initial_rtt,
             round_end: 0,
@@ -182,17 +187,24 @@ impl Controller for Bbr {
             || self.path.excess_loss(self.min_rtt.max(self.rate_span())) > 0.0;
 
         if let Some(rate) = self.path.rate(self.rate_span()) {
+            let ceiling = if self.state == State::Startup {
+                // Bursts may cross a shared link faster than a whole flow could.
+                (self.bandwidth_at_round.max(self.initial) as f64 * MAX_ROUND_GROWTH) as u64
+            } else {
+                u64::MAX
+            };
+            let proven = rate.proven.min(ceiling);
             if !self.has_sample {
-                self.has_sample = true;
-                self.bandwidth = rate.proven;
-            } else if rate.proven > self.bandwidth {
-                self.bandwidth = rate.proven;
+                self.has_sample = !rate.app_limited || rate.proven > 0;
+                self.bandwidth = proven;
+            } else if proven > self.bandwidth {
+                self.bandwidth = proven;
             } else if full && self.state != State::Startup && rate.arrived > 0 {
                 // The link is busy and yet slower than believed: believe it.
                 self.bandwidth -= self.bandwidth.saturating_sub(rate.arrived) / 4;
             }
             if full && self.state == State::Startup {
-                self.bandwidth = rate.proven;
+                self.bandwidth = rate.arrived.min(self.bandwidth);
             }
         }
 
