@@ -15,5 +15,5 @@ mod token;
 
 pub use certificate::{IdentityError, fingerprint, generate_identity};
 pub use keys::{DirectionalKeys, HeaderKey, Keys, PacketKey, Side};
-pub(crate) use session::{ClientSetup, CryptoError, KeyChange, ServerSetup, Session};
-pub(crate) use token::{TokenError, TokenKey, TokenPurpose};
+pub(crate) use session::{ClientSetup, KeyChange, ServerSetup, Session};
+pub(crate) use token::{TokenKey, TokenPurpose};
