@@ -49,6 +49,8 @@ pub(super) struct PacketProtection {
     /// First packet number sent with the current keys; acknowledged means that the peer has them.
     phase_confirmed: bool,
     phase_first_pn: u64,
+    /// Lowest packet number opened with the current keys.
+    open_first_pn: u64,
     limit: u64,
 }
 
@@ -69,6 +71,7 @@ impl PacketProtection {
             updates: 0,
             phase_confirmed: true,
             phase_first_pn: 0,
+            open_first_pn: 0,
             limit,
         })
     }
@@ -124,13 +127,18 @@ impl PacketProtection {
         let (associated, sealed) = packet.split_at_mut(SHORT_HEADER_LEN);
         if header.key_phase == self.phase {
             return match self.open.open_in_place(pn, associated, sealed) {
-                Some(len) => Ok(Opened { kind: header.kind, pn, len, updated: false }),
+                Some(len) => {
+                    self.open_first_pn = self.open_first_pn.min(pn);
+                    Ok(Opened { kind: header.kind, pn, len, updated: false })
+                }
                 None => self.forged(),
             };
         }
-        // The other phase: the last generation while late packets may come, then the next one.
-        let late = self.previous_open.is_some();
-        let key = self.previous_open.as_ref().unwrap_or(&self.next.1);
+        // The other phase: numbers from before this phase belong to the last generation, later
+        // ones to the next (RFC 9001, section 6.3).
+        let previous = self.previous_open.as_ref().filter(|_| pn < self.open_first_pn);
+        let late = previous.is_some();
+        let key = previous.unwrap_or(&self.next.1);
         match key.open_in_place(pn, associated, sealed) {
             Some(len) => Ok(Opened { kind: header.kind, pn, len, updated: !late }),
             None => self.forged(),
@@ -156,8 +164,9 @@ impl PacketProtection {
     }
 
     /// Begins the next key phase, on own account or because the peer did.
-    /// `next_pn` is the number of the next packet sent.
-    pub(super) fn update(&mut self, handshake: &mut Handshake, next_pn: u64) {
+    /// `next_pn` is the number of the next packet sent, `opened` that of the packet by which the
+    /// peer began the phase.
+    pub(super) fn update(&mut self, handshake: &mut Handshake, next_pn: u64, opened: Option<u64>) {
         let Some(after_next) = handshake.next_one_rtt_keys() else { return };
         let (seal, open) = core::mem::replace(&mut self.next, after_next);
         self.seal = seal;
@@ -168,6 +177,7 @@ impl PacketProtection {
         self.updates += 1;
         self.phase_confirmed = false;
         self.phase_first_pn = next_pn;
+        self.open_first_pn = opened.unwrap_or(u64::MAX);
     }
 
     /// The peer acknowledged `largest`.

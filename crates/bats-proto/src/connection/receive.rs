@@ -71,7 +71,7 @@ impl Connection {
             return false;
         }
         if opened.updated {
-            self.update_keys(now);
+            self.update_keys(now, opened.pn);
         }
         self.last_received_at = now;
         self.counters.packets_received += 1;
@@ -88,10 +88,10 @@ impl Connection {
         true
     }
 
-    fn update_keys(&mut self, now: Timestamp) {
+    fn update_keys(&mut self, now: Timestamp, opened: u64) {
         let next_pn = self.sent.peek_next();
         if let Some(protection) = &mut self.protection {
-            protection.update(&mut self.handshake, next_pn);
+            protection.update(&mut self.handshake, next_pn, Some(opened));
             self.deadlines.key_discard =
                 Some(PacketProtection::keep_previous(self.rtt.probe_timeout(MAX_ACK_DELAY), now));
         }

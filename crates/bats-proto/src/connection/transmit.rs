@@ -119,7 +119,7 @@ impl Connection {
         if let Some(protection) = &mut self.protection
             && protection.wants_update()
         {
-            protection.update(&mut self.handshake, next_pn);
+            protection.update(&mut self.handshake, next_pn, None);
             self.deadlines.key_discard =
                 Some(PacketProtection::keep_previous(self.rtt.probe_timeout(MAX_ACK_DELAY), now));
         }

@@ -18,7 +18,7 @@ const MIN_CELL: u64 = BATCH_SIZE as u64;
 /// A cell lasts this long at least; its end is when its losses are repaired.
 const CELL_TIME: Duration = Duration::from_millis(3);
 /// Share of a round trip that a cell may last: repairs then still come well before a top-up.
-const CELL_RTT_SHARE: u32 = 8;
+const CELL_RTT_SHARE: u32 = 2;
 /// Symbols cut ahead of being sent: one GSO burst.
 const UNSENT_SYMBOLS: u64 = 64;
 /// Repairs made and not sent; beyond, top-ups wait for the next report.

@@ -182,7 +182,10 @@ impl Controller for Bbr {
         self.path.on_ack(sample);
         let standing = self.path.standing_queue(self.standing_span());
         let confirmed = self.path.samples_in(self.standing_span()) >= 3;
-        let full = confirmed && standing > self.queue_threshold();
+        let outrun = self.state == State::Startup
+            && self.path.samples_in(self.rate_span()) >= 3
+            && self.path.is_outrun(self.rate_span());
+        let full = (confirmed && standing > self.queue_threshold()) || outrun;
         let congestive = sample.ce_packets > 0
             || self.path.excess_loss(self.min_rtt.max(self.rate_span())) > 0.0;
 
@@ -195,7 +198,7 @@ impl Controller for Bbr {
             };
             let proven = rate.proven.min(ceiling);
             if !self.has_sample {
-                self.has_sample = !rate.app_limited || rate.proven > 0;
+                self.has_sample = rate.proven > 0;
                 self.bandwidth = proven;
             } else if proven > self.bandwidth {
                 self.bandwidth = proven;

@@ -9,6 +9,8 @@ use crate::congestion::AckSample;
 
 /// How long a minimum of the one-way delay is believed, in two halves.
 const DELAY_LIFETIME: Duration = Duration::from_secs(10);
+/// Growth of the delay within one measurement that is no jitter.
+const OUTRUN_DELAY: Duration = Duration::from_micros(300);
 /// Acknowledgements remembered; at one every 0.5 ms a quarter of a second.
 const MAX_HISTORY: usize = 512;
 
@@ -20,7 +22,6 @@ struct Point {
     lost: u64,
     acked: u64,
     queue: Duration,
-    app_limited: bool,
 }
 
 /// A sample of the path's rate, bytes per second.
@@ -30,8 +31,6 @@ pub(super) struct Rate {
     pub(super) arrived: u64,
     /// At most what was sent in the same time: what the path is known to carry.
     pub(super) proven: u64,
-    /// The application held the sender back.
-    pub(super) app_limited: bool,
 }
 
 /// Rates and delays from a sequence of acknowledgements.
@@ -74,7 +73,6 @@ impl PathModel {
             lost: self.lost,
             acked: self.acked,
             queue: self.queue_delay,
-            app_limited: sample.app_limited,
         });
     }
 
@@ -102,7 +100,6 @@ impl PathModel {
         Some(Rate {
             arrived: (own / arrival) as u64,
             proven: (own / arrival.max(departure)) as u64,
-            app_limited: newest.app_limited || older.app_limited,
         })
     }
 
@@ -130,6 +127,16 @@ impl PathModel {
             let loss = lost / total;
             self.own_loss = Some(self.own_loss.map_or(loss, |own| own * 0.8 + loss * 0.2));
         }
+    }
+
+    /// Whether packets of the last `span` arrived markedly slower than they were sent, and wait:
+    /// the link is full even if its queue is still short.
+    pub(super) fn is_outrun(&self, span: Duration) -> bool {
+        let Some((older, newest)) = self.span(span) else { return false };
+        let arrival = newest.received_at - older.received_at;
+        let departure = newest.sent_at - older.sent_at;
+        let waited = newest.queue.saturating_sub(older.queue);
+        arrival > departure + departure / 8 && waited > OUTRUN_DELAY
     }
 
     /// The least queueing delay of the last `span`: what stands, without jitter.

@@ -1,3 +1,0 @@
-//! Handshakes over a small emulated network, in virtual time.
-
-mod bench_net;

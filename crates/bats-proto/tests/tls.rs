@@ -1,0 +1,226 @@
+//! Whole connections over real TLS: who is believed, keys that change, what strangers get.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_proto::crypto::{fingerprint, generate_identity};
+use bats_proto::{
+    ClientConfig, CloseReason, ConnectionHandle, Endpoint, EndpointConfig, Event, Input, Output,
+    PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
+};
+use bytes::Bytes;
+
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+/// Two endpoints and a perfect network of 5 ms, except for what `drop` takes.
+struct Pair {
+    now: Timestamp,
+    endpoints: [Endpoint; 2],
+    flying: Vec<(Timestamp, usize, Vec<u8>)>,
+    events: Vec<(usize, ConnectionHandle, Event)>,
+    bytes: [usize; 2],
+}
+
+fn address(who: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1 + who as u8], 4_000))
+}
+
+impl Pair {
+    fn new(server: ServerConfig) -> Self {
+        let client = Endpoint::new(EndpointConfig::default(), [1; 32]).unwrap();
+        let config = EndpointConfig { server: Some(server), ..EndpointConfig::default() };
+        let server = Endpoint::new(config, [2; 32]).unwrap();
+        Self {
+            now: Timestamp::from_millis(1),
+            endpoints: [client, server],
+            flying: Vec::new(),
+            events: Vec::new(),
+            bytes: [0; 2],
+        }
+    }
+
+    fn run(&mut self, time: Duration, mut drop: impl FnMut(usize, &mut Vec<u8>) -> bool) {
+        let end = self.now + time;
+        let mut buffer = Vec::with_capacity(65_536);
+        while self.now < end {
+            let mut next = end;
+            for who in [CLIENT, SERVER] {
+                self.endpoints[who].handle(self.now, Input::Timeout);
+                loop {
+                    match self.endpoints[who].poll(self.now, &mut buffer) {
+                        Output::Transmit(t) => {
+                            for segment in buffer[..t.len].chunks(t.segment_size) {
+                                self.bytes[who] += segment.len();
+                                let mut octets = segment.to_vec();
+                                if !drop(who, &mut octets) {
+                                    let at = self.now + Duration::from_millis(5);
+                                    self.flying.push((at, 1 - who, octets));
+                                }
+                            }
+                        }
+                        Output::Event(handle, event) => self.events.push((who, handle, event)),
+                        Output::Timeout(at) => {
+                            next = next.min(at.unwrap_or(end));
+                            break;
+                        }
+                    }
+                }
+            }
+            next = self.flying.iter().map(|f| f.0).fold(next, Timestamp::min);
+            self.now = next.max(self.now);
+            let now = self.now;
+            let (due, later) = self.flying.drain(..).partition(|f| f.0 <= now);
+            self.flying = later;
+            let due: Vec<(Timestamp, usize, Vec<u8>)> = due;
+            for (_, to, mut octets) in due {
+                let received = Received {
+                    remote: address(1 - to),
+                    local_ip: None,
+                    ecn: 0,
+                    payload: &mut octets,
+                };
+                self.endpoints[to].handle(now, Input::Datagram(received));
+            }
+        }
+    }
+
+    fn happened(&self, who: usize, wanted: &Event) -> Option<ConnectionHandle> {
+        self.events.iter().find(|(w, _, e)| *w == who && e == wanted).map(|(_, h, _)| *h)
+    }
+}
+
+fn server(retry_threshold: usize) -> (ServerConfig, [u8; 32]) {
+    let identity = generate_identity(&["server.example".to_owned()]).unwrap();
+    let print = fingerprint(&identity.certificate_chain[0]);
+    let transport = Arc::new(TransportConfig { key_update_packets: 64, ..Default::default() });
+    (ServerConfig { identity, transport, retry_threshold, max_connections: 10 }, print)
+}
+
+fn connect(pair: &mut Pair, trust: PeerTrust) -> ConnectionHandle {
+    let transport = Arc::new(TransportConfig { key_update_packets: 64, ..Default::default() });
+    let config = ClientConfig { trust, identity: None, transport };
+    pair.endpoints[CLIENT].connect(pair.now, address(SERVER), "server.example", config).unwrap()
+}
+
+#[test]
+fn the_right_certificate_is_accepted_and_data_flows_through_key_updates() {
+    let (config, print) = server(1_000);
+    let authority = config.identity.certificate_chain[0].clone();
+    for trust in [
+        PeerTrust::Fingerprints(vec![print]),
+        PeerTrust::DangerousAcceptAny,
+        PeerTrust::Authorities(vec![authority]),
+    ] {
+        let mut pair = Pair::new(config.clone());
+        let client = connect(&mut pair, trust.clone());
+        pair.run(Duration::from_millis(300), |_, _| false);
+        assert_eq!(pair.happened(CLIENT, &Event::Connected), Some(client), "{trust:?}");
+        let accepted = pair.happened(SERVER, &Event::Accepted).unwrap();
+        assert_eq!(pair.endpoints[CLIENT].peer_fingerprint(client), Some(print));
+
+        let message = Bytes::from(vec![42; 2_000_000]);
+        pair.endpoints[CLIENT].send(pair.now, client, message.clone()).unwrap();
+        pair.run(Duration::from_secs(3), |_, _| false);
+        assert_eq!(pair.endpoints[SERVER].recv(pair.now, accepted), Some(message));
+        let stats = pair.endpoints[CLIENT].stats(pair.now, client).unwrap();
+        assert!(stats.key_updates >= 3, "{stats:?}");
+        assert_eq!(stats.packets_forged, 0, "no packet is lost to a key update");
+    }
+}
+
+#[test]
+fn the_wrong_certificate_ends_the_handshake_on_both_sides() {
+    let (config, _) = server(1_000);
+    let mut pair = Pair::new(config);
+    connect(&mut pair, PeerTrust::Fingerprints(vec![[9; 32]]));
+    pair.run(Duration::from_secs(1), |_, _| false);
+    let closed = pair.events.iter().any(|(who, _, event)| {
+        *who == CLIENT && matches!(event, Event::Closed(CloseReason::Handshake(_)))
+    });
+    assert!(closed, "{:?}", pair.events);
+    assert_eq!(pair.happened(SERVER, &Event::Accepted), None);
+}
+
+#[test]
+fn a_busy_server_asks_for_a_token_and_then_accepts() {
+    let (config, print) = server(0);
+    let mut pair = Pair::new(config);
+    connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
+    pair.run(Duration::from_millis(500), |_, _| false);
+    assert!(pair.happened(CLIENT, &Event::Connected).is_some());
+    assert!(pair.endpoints[SERVER].endpoint_stats().retries_sent >= 1);
+    assert_eq!(pair.endpoints[SERVER].endpoint_stats().handshakes_started, 1);
+}
+
+#[test]
+fn an_unproved_address_gets_at_most_three_times_what_it_sent() {
+    let (config, print) = server(1_000);
+    let mut pair = Pair::new(config);
+    connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
+    // The client's first datagram arrives, nothing else in either direction.
+    let mut first = true;
+    pair.run(Duration::from_secs(12), |who, _| !(who == CLIENT && core::mem::take(&mut first)));
+    assert!(pair.bytes[SERVER] > 0);
+    assert!(pair.bytes[SERVER] <= 3 * 1_200, "{}", pair.bytes[SERVER]);
+    let gone = pair.events.iter().any(|(who, _, event)| {
+        *who == CLIENT && *event == Event::Closed(CloseReason::HandshakeTimeout)
+    });
+    assert!(gone, "{:?}", pair.events);
+    assert_eq!(pair.endpoints[SERVER].connection_count(), 0, "half-open state is gone");
+}
+
+#[test]
+fn handshakes_survive_loss_and_corruption_of_thirty_percent() {
+    let (config, print) = server(1_000);
+    let mut slow = 0;
+    for seed in 0..40_u64 {
+        let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut draw = move || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x >> 40
+        };
+        let mut pair = Pair::new(config.clone());
+        let client = connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
+        pair.run(Duration::from_secs(5), |_, octets| {
+            if draw() % 10 < 3 {
+                let at = draw() as usize % octets.len();
+                octets[at] ^= 1 + (draw() % 255) as u8;
+            }
+            draw() % 10 < 3
+        });
+        assert_eq!(pair.happened(CLIENT, &Event::Connected), Some(client), "seed {seed}");
+        assert!(pair.happened(SERVER, &Event::Accepted).is_some(), "seed {seed}");
+        let stats = pair.endpoints[CLIENT].stats(pair.now, client).unwrap();
+        slow += u32::from(stats.established.unwrap() > Timestamp::from_millis(1_000));
+    }
+    assert!(slow <= 2, "{slow} of 40 took more than a second");
+}
+
+#[test]
+fn garbage_and_strangers_leave_no_state() {
+    let (config, _) = server(1_000);
+    let mut pair = Pair::new(config);
+    let mut x = 7_u64;
+    for i in 0..20_000_usize {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mut octets: Vec<u8> =
+            (0..i % 1_300).map(|j| (x >> (j % 57)) as u8 ^ (j * 31) as u8).collect();
+        if i % 3 == 0 && octets.len() > 6 {
+            octets[..5].copy_from_slice(&[0xc0, 0xba, 0x75, 0, 1]);
+        }
+        let received = Received {
+            remote: address(CLIENT),
+            local_ip: None,
+            ecn: 0,
+            payload: &mut octets,
+        };
+        pair.endpoints[SERVER].handle(pair.now, Input::Datagram(received));
+    }
+    pair.run(Duration::from_secs(12), |_, _| false);
+    assert_eq!(pair.endpoints[SERVER].connection_count(), 0);
+    assert_eq!(pair.happened(SERVER, &Event::Accepted), None);
+}

@@ -1,0 +1,56 @@
+//! Goodput as a share of what the link can carry, and what it costs: waste, queue, drops.
+
+use std::time::Duration;
+
+use bats_sim::matrix::{Cell, Figures};
+
+fn cell(loss: f64, delay_ms: u64, rate_mbps: u64, seconds: u64) -> Cell {
+    Cell {
+        loss,
+        delay: Duration::from_millis(delay_ms),
+        rate_bps: rate_mbps * 1_000_000,
+        queue: 1.0,
+        duration: Duration::from_secs(seconds),
+        seed: 3,
+    }
+}
+
+fn figures(loss: f64, delay_ms: u64, rate_mbps: u64, seconds: u64) -> Figures {
+    cell(loss, delay_ms, rate_mbps, seconds).run().0
+}
+
+#[test]
+fn a_lossy_link_is_filled_without_flooding_it() {
+    for (loss, delay, rate, least) in [
+        (0.0, 10, 100, 0.93),
+        (0.1, 10, 100, 0.90),
+        (0.1, 50, 100, 0.90),
+        (0.3, 30, 100, 0.85),
+        (0.02, 25, 20, 0.85),
+    ] {
+        let f = figures(loss, delay, rate, 15);
+        let what = format!("{f:?}");
+        assert!(f.e_steady >= least && f.e_steady <= 1.0, "{what}");
+        assert!(f.waste_percent <= 4.0, "{what}");
+        assert!(f.queue_loss_percent <= 0.5, "{what}");
+        assert!(f.queue_bdp <= 0.25, "{what}");
+    }
+}
+
+#[test]
+fn nothing_is_coded_where_nothing_is_lost() {
+    let (_, outcome) = cell(0.0, 20, 100, 5).run();
+    let sender = &outcome.samples.last().expect("samples").sender;
+    let repairs = sender.proactive_packets_sent + sender.top_up_packets_sent;
+    assert!(sender.source_packets_sent > 10_000);
+    assert!(repairs * 100 <= sender.source_packets_sent, "{repairs} repairs");
+}
+
+#[test]
+fn start_up_over_200_ms_reaches_a_gigabit_in_six_round_trips_without_overflow() {
+    for loss in [0.0, 0.1] {
+        let f = figures(loss, 100, 1_000, 2);
+        assert!(f.rounds_to_rate.is_some_and(|rounds| rounds <= 6.0), "{f:?}");
+        assert!(f.queue_loss_first_second_percent <= 1.0, "{f:?}");
+    }
+}
