@@ -212,12 +212,8 @@ fn garbage_and_strangers_leave_no_state() {
         if i % 3 == 0 && octets.len() > 6 {
             octets[..5].copy_from_slice(&[0xc0, 0xba, 0x75, 0, 1]);
         }
-        let received = Received {
-            remote: address(CLIENT),
-            local_ip: None,
-            ecn: 0,
-            payload: &mut octets,
-        };
+        let received =
+            Received { remote: address(CLIENT), local_ip: None, ecn: 0, payload: &mut octets };
         pair.endpoints[SERVER].handle(pair.now, Input::Datagram(received));
     }
     pair.run(Duration::from_secs(12), |_, _| false);

@@ -63,6 +63,10 @@ pub(super) struct Bbr {
     plateau_rounds: u32,
     bandwidth_at_round: u64,
     up_gain: f64,
+    /// Grows from 1 over the round after the first sample, so that the first flight's steady
+    /// rate does not turn into a step that overshoots for a whole round.
+    startup_gain: f64,
+    first_sample_at: Timestamp,
     next_probe: Timestamp,
     state_since: Timestamp,
     probes: u64,
@@ -89,6 +93,8 @@ impl Bbr {
             plateau_rounds: 0,
             bandwidth_at_round: 0,
             up_gain: UP_GAIN,
+            startup_gain: 1.0,
+            first_sample_at: Timestamp::ZERO,
             next_probe: Timestamp::ZERO,
             state_since: Timestamp::ZERO,
             probes: 0,
@@ -199,6 +205,7 @@ impl Controller for Bbr {
             let proven = rate.proven.min(ceiling);
             if !self.has_sample {
                 self.has_sample = rate.proven > 0;
+                self.first_sample_at = now;
                 self.bandwidth = proven;
             } else if proven > self.bandwidth {
                 self.bandwidth = proven;
@@ -211,6 +218,9 @@ impl Controller for Bbr {
             }
         }
 
+        let ramp =
+            (now - self.first_sample_at).as_secs_f64() / self.min_rtt.as_secs_f64().max(1e-4);
+        self.startup_gain = STARTUP_GAIN.powf(ramp.min(1.0));
         match self.state {
             State::Startup if full || (congestive && standing > self.empty_threshold()) => {
                 self.enter(now, State::Drain);
@@ -256,7 +266,7 @@ impl Controller for Bbr {
     fn pacing_rate(&self) -> u64 {
         let gain = match self.state {
             State::Startup if !self.has_sample => 1.0,
-            State::Startup => STARTUP_GAIN,
+            State::Startup => self.startup_gain,
             State::Drain => DRAIN_GAIN,
             State::Cruise => {
                 // What stands in spite of all is worked off within a few rounds.
