@@ -188,6 +188,20 @@ mod tests {
     }
 
     #[test]
+    fn initial_keys_follow_from_the_destination() {
+        for security in BOTH {
+            let client = Keys::initial(security, b"destined", Side::Client);
+            for other in [b"destined".as_slice(), b"Destined", b"destine", b"destined\0"] {
+                let server = Keys::initial(security, other, Side::Server);
+                let mut buffer = [0; 12 + TAG_LEN];
+                client.local.packet.seal_in_place(7, b"header", &mut buffer, 12);
+                let opened = server.remote.packet.open_in_place(7, b"header", &mut buffer);
+                assert_eq!(opened.is_some(), other == b"destined", "{security:?}");
+            }
+        }
+    }
+
+    #[test]
     fn every_flipped_bit_is_noticed() {
         for security in BOTH {
             let client = Keys::initial(security, b"destined", Side::Client);

@@ -45,7 +45,7 @@ pub(super) struct PlainKey([u64; 2]);
 impl PlainKey {
     /// A key from anything and a label.
     fn derive(secret: &[u8], label: u64) -> Self {
-        let tag = Self([PI[0] ^ label, PI[1]]).checksum(label, &[], secret);
+        let tag = Self([PI[2], PI[3]]).checksum(label, &[], secret);
         let (words, _) = tag.as_chunks::<8>();
         Self([u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])])
     }
@@ -64,7 +64,7 @@ impl PlainKey {
         let [k0, k1] = self.0;
         let mut lanes =
             [k0 ^ PI[0], k1 ^ PI[1], k0.rotate_left(32) ^ PI[2], k1.rotate_left(32) ^ PI[3]];
-        lanes[0] ^= pn;
+        lanes[0] ^= fold(pn ^ PI[3], k0 ^ k1.rotate_left(23) ^ PI[2]);
         absorb(&mut lanes, header);
         absorb(&mut lanes, payload);
         let lengths = (header.len() as u64) << 48 ^ payload.len() as u64;
@@ -97,7 +97,8 @@ fn absorb_block(lanes: &mut [u64; 4], block: &[u8; 64]) {
     for (lane, state) in lanes.iter_mut().enumerate() {
         let a = u64::from_le_bytes(words[2 * lane]);
         let b = u64::from_le_bytes(words[2 * lane + 1]);
-        *state = fold(a ^ PI[lane], b ^ *state).wrapping_add(PI[3 - lane]);
+        // The sum keeps something of the input even where a factor happens to be zero.
+        *state = fold(a ^ PI[lane], b ^ *state).wrapping_add(a.rotate_left(17) ^ PI[3 - lane]);
     }
 }
 
@@ -350,6 +351,19 @@ mod tests {
             reversed.reverse();
             if reversed != octets {
                 prop_assert_ne!(key.checksum(pn, b"h", &reversed), tag);
+            }
+        }
+
+        #[test]
+        fn keys_follow_from_every_bit_of_secret_and_label(secret: [u8; 16], label: u64, bit in 0_usize..128) {
+            let key = PlainKey::derive(&secret, label);
+            prop_assert_ne!(key.0[0], key.0[1]);
+            let mut other = secret;
+            other[bit / 8] ^= 1 << (bit % 8);
+            let others = [PlainKey::derive(&other, label), PlainKey::derive(&secret, label ^ 1 << (bit % 64)), key.next()];
+            for other in others {
+                prop_assert_ne!(other.0[0], key.0[0]);
+                prop_assert_ne!(other.0[1], key.0[1]);
             }
         }
 

@@ -15,7 +15,8 @@ const INTERVALS: [Duration; 5] = [
 ];
 /// Least time between a known round trip's copies but the first.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
-/// A flight that was sent this short ago is not repeated because the peer repeats its own.
+/// A flight that was sent this short ago, or less than a known round trip ago, is not repeated
+/// because the peer repeats its own: that says nothing about it yet.
 const RECENT: Duration = Duration::from_millis(10);
 
 /// Clock of the flights of one end.
@@ -60,7 +61,8 @@ impl Schedule {
     /// The peer repeats what has arrived, so it lacks our answer. Whether to repeat that at once;
     /// the clock then waits anew.
     pub(super) fn peer_repeats(&mut self, now: Timestamp, rtt: Option<Duration>) -> bool {
-        let recent = self.last_sent.is_some_and(|at| now.saturating_since(at) < RECENT);
+        let recent = rtt.unwrap_or_default().max(RECENT);
+        let recent = self.last_sent.is_some_and(|at| now.saturating_since(at) < recent);
         if recent || self.due.is_none() {
             return false;
         }
@@ -119,6 +121,9 @@ mod tests {
         assert!(!schedule.peer_repeats(Timestamp::from_millis(9), None));
         assert!(schedule.peer_repeats(Timestamp::from_millis(10), None));
         assert_eq!(schedule.due(), Some(Timestamp::from_millis(30)));
+        let rtt = Some(Duration::from_millis(25));
+        assert!(!schedule.peer_repeats(Timestamp::from_millis(24), rtt));
+        assert!(schedule.peer_repeats(Timestamp::from_millis(25), rtt));
         schedule.stop();
         assert!(!schedule.peer_repeats(Timestamp::from_millis(99), None));
     }

@@ -163,6 +163,14 @@ impl ServerCrypto {
             source: initial.source,
             retry_source: None,
         };
+        if initial.token.is_empty() && ask {
+            return answer(self.write_retry(now, remote, initial));
+        }
+        let keys = Keys::initial(self.setup.security(), &initial.destination, Side::Server);
+        let mut packet = initial.packet.to_vec();
+        if open(&keys.remote, &mut packet, initial.number_at).is_none() {
+            return ServerStart::Drop;
+        }
         if !initial.token.is_empty() {
             let InitialInfo { destination, token, .. } = initial;
             match self.tokens.check(now, TokenPurpose::Retry, remote, destination, token) {
@@ -176,15 +184,8 @@ impl ServerCrypto {
                     return answer(self.write_refusal(initial, code::INVALID_TOKEN, text));
                 }
             }
-        } else if ask {
-            return answer(self.write_retry(now, remote, initial));
         }
-        let keys = Keys::initial(self.setup.security(), &initial.destination, Side::Server);
-        let mut packet = initial.packet.to_vec();
-        match open(&keys.remote, &mut packet, initial.number_at) {
-            Some(_) => ServerStart::Accept(accepted),
-            None => ServerStart::Drop,
-        }
+        ServerStart::Accept(accepted)
     }
 
     /// A Retry packet (RFC 9000, section 17.2.5). Its tag is made with the server's Initial keys

@@ -1,3 +1,7 @@
 //! Handshakes over a small emulated network, in virtual time.
 
-mod bench_net;
+mod hostile;
+mod loss;
+mod network;
+mod retry;
+mod trust;
