@@ -287,10 +287,9 @@ mod tests {
         let mut link = Link::new(config, 7);
         let mut arrivals = Vec::new();
         let mut now = Timestamp::from_millis(1);
-        let mut drain = |link: &mut Link<Packet>, until: Timestamp| loop {
-            match link.poll(until) {
-                Output::Deliver(packet) => arrivals.push((until, packet.0)),
-                Output::Timeout(_) => break,
+        let mut drain = |link: &mut Link<Packet>, until: Timestamp| {
+            while let Output::Deliver(packet) = link.poll(until) {
+                arrivals.push((until, packet.0));
             }
         };
         for i in 0..count {

@@ -62,7 +62,7 @@ impl Reassembly {
     pub fn feed(&mut self, symbol: &[u8]) -> Result<(), SessionError> {
         let mut reader = Reader::new(symbol);
         while let Some(frame) =
-            message::decode(&mut reader).map_err(|()| SessionError::Malformed)?
+            message::decode(&mut reader).map_err(|message::Malformed| SessionError::Malformed)?
         {
             if self.finished {
                 return Err(SessionError::AfterEnd);

@@ -32,8 +32,16 @@ pub enum MessageFrame<'a> {
     Fin,
 }
 
-/// Reads the next frame; `Ok(None)` at the end of the symbol, `Err` for what is none.
-pub fn decode<'a>(reader: &mut Reader<'a>) -> Result<Option<MessageFrame<'a>>, ()> {
+/// Something that is no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// Reads the next frame; `Ok(None)` at the end of the symbol.
+///
+/// # Errors
+///
+/// [`Malformed`] for what is no frame.
+pub fn decode<'a>(reader: &mut Reader<'a>) -> Result<Option<MessageFrame<'a>>, Malformed> {
     let kind = loop {
         match reader.u8() {
             None => return Ok(None),
@@ -47,12 +55,12 @@ pub fn decode<'a>(reader: &mut Reader<'a>) -> Result<Option<MessageFrame<'a>>, (
     };
     let frame = match kind {
         MESSAGE => {
-            let total = reader.varint().ok_or(())?;
-            MessageFrame::Message { total, data: part(reader).ok_or(())? }
+            let total = reader.varint().ok_or(Malformed)?;
+            MessageFrame::Message { total, data: part(reader).ok_or(Malformed)? }
         }
-        CONTINUATION => MessageFrame::Continuation(part(reader).ok_or(())?),
+        CONTINUATION => MessageFrame::Continuation(part(reader).ok_or(Malformed)?),
         FIN => MessageFrame::Fin,
-        _ => return Err(()),
+        _ => return Err(Malformed),
     };
     Ok(Some(frame))
 }

@@ -9,8 +9,6 @@
 //! the newest repair received (its batch times 16 plus its column), so that the sender knows which repairs the report has
 //! not counted.
 
-use smallvec::SmallVec;
-
 use super::varint::{MAX_VARINT, Reader, Writer};
 
 /// Groups in one report.
@@ -41,7 +39,7 @@ pub struct RankFeedback {
     /// Of these, packets that brought nothing new.
     pub wasted: u64,
     /// Groups, in order of `first`.
-    pub entries: SmallVec<[RankEntry; 8]>,
+    pub entries: Vec<RankEntry>,
 }
 
 impl RankFeedback {
@@ -78,7 +76,7 @@ impl RankFeedback {
         if count > MAX_RANK_ENTRIES || wasted > coded || seen_end > MAX_VARINT {
             return None;
         }
-        let mut entries = SmallVec::new();
+        let mut entries = Vec::new();
         let mut end = decoded_below;
         for _ in 0..count {
             let first = end.checked_add(reader.varint()?)?;

@@ -161,15 +161,10 @@ impl Bbr {
                     self.enter(now, State::Drain);
                 }
             }
-            State::Up => {
-                if self.rounds_in_state >= 2 {
-                    if grown > 1.1 {
-                        self.up_gain = (self.up_gain * 1.25).min(MAX_UP_GAIN);
-                    } else {
-                        self.enter(now, State::Down);
-                    }
-                }
+            State::Up if self.rounds_in_state >= 2 && grown > 1.1 => {
+                self.up_gain = (self.up_gain * 1.25).min(MAX_UP_GAIN);
             }
+            State::Up if self.rounds_in_state >= 2 => self.enter(now, State::Down),
             _ => {}
         }
         self.bandwidth_at_round = self.bandwidth;
