@@ -439,20 +439,22 @@ impl Handshake {
 
     /// Begins a repetition if it is time.
     pub fn handle_timeout(&mut self, now: Timestamp) {
-        if self.next_send.is_some_and(|at| at <= now) && !self.levels.iter().any(Level::has_unsent)
-        {
-            self.levels.iter_mut().for_each(Level::rewind);
+        if self.next_send.is_none_or(|at| at > now) || self.levels.iter().any(Level::has_unsent) {
+            return;
+        }
+        self.levels.iter_mut().for_each(Level::rewind);
+        if self.is_client && !self.levels.iter().any(Level::has_unsent) {
+            // Everything arrived, yet the server is silent: it may have used up what it may send
+            // to an unproved address (RFC 9002, section 6.2.2.1).
+            let level = usize::from(self.levels[1].keys.is_some());
+            self.levels[level].owes_ack = true;
         }
     }
 
     /// Whether this side has something that the peer may lack.
     fn is_waiting(&self) -> bool {
         let unanswered = self.levels.iter().any(Level::has_unacknowledged);
-        if self.is_client {
-            !self.confirmed && unanswered
-        } else {
-            !self.is_complete() && unanswered
-        }
+        if self.is_client { !self.confirmed } else { !self.is_complete() && unanswered }
     }
 
     /// Writes the next datagram of long packets if one is due, at most `allowance` octets;

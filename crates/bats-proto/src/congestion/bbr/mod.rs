@@ -116,7 +116,12 @@ impl Bbr {
             self.probes += 1;
             let spread = (self.probes.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u32;
             let rounds = self.min_rtt * 8;
-            self.next_probe = now + PROBE_INTERVAL.max(rounds) + PROBE_INTERVAL / 1_280 * spread;
+            self.next_probe = if self.probes == 1 {
+                // Start-up may have ended by mistake: find out soon.
+                now + self.min_rtt * 4
+            } else {
+                now + PROBE_INTERVAL.max(rounds) + PROBE_INTERVAL / 1_280 * spread
+            };
         }
     }
 

@@ -9,6 +9,8 @@ use crate::congestion::AckSample;
 
 /// How long a minimum of the one-way delay is believed, in two halves.
 const DELAY_LIFETIME: Duration = Duration::from_secs(10);
+/// Octets that such a measurement needs: fewer tell of bursts, not of the link.
+const OUTRUN_BYTES: u64 = 24 * 1_200;
 /// Growth of the delay within one measurement that is no jitter.
 const OUTRUN_DELAY: Duration = Duration::from_micros(300);
 /// Acknowledgements remembered; at one every 0.5 ms a quarter of a second.
@@ -136,7 +138,8 @@ impl PathModel {
         let arrival = newest.received_at - older.received_at;
         let departure = newest.sent_at - older.sent_at;
         let waited = newest.queue.saturating_sub(older.queue);
-        arrival > departure + departure / 8 && waited > OUTRUN_DELAY
+        let bytes = newest.cumulative - older.cumulative;
+        bytes >= OUTRUN_BYTES && arrival > departure + departure / 8 && waited > OUTRUN_DELAY
     }
 
     /// The least queueing delay of the last `span`: what stands, without jitter.
