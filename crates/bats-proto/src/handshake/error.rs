@@ -57,6 +57,7 @@ pub(super) mod code {
     pub(crate) const TRANSPORT_PARAMETER_ERROR: u64 = 0x8;
     pub(crate) const PROTOCOL_VIOLATION: u64 = 0xa;
     pub(crate) const INVALID_TOKEN: u64 = 0xb;
+    pub(crate) const APPLICATION_ERROR: u64 = 0xc;
     pub(crate) const CRYPTO_ERROR: u64 = 0x100;
 }
 

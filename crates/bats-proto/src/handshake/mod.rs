@@ -96,7 +96,8 @@ pub struct Handshake {
     rtt: Option<Duration>,
     schedule: Schedule,
     started: Timestamp,
-    close_code: u64,
+    /// The error that ended the attempt.
+    failure: Option<HandshakeError>,
     counters: HandshakeCounters,
 }
 
@@ -154,7 +155,7 @@ impl Handshake {
             rtt: None,
             schedule: Schedule::default(),
             started: now,
-            close_code: 0,
+            failure: None,
             counters: HandshakeCounters::default(),
         };
         handshake.take_from_session(now);
@@ -211,7 +212,7 @@ impl Handshake {
             rtt: None,
             schedule: Schedule::default(),
             started: now,
-            close_code: 0,
+            failure: None,
             counters: HandshakeCounters::default(),
         })
     }

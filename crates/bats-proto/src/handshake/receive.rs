@@ -27,15 +27,19 @@ impl Handshake {
     /// for this end or not for this moment is counted and changes nothing.
     ///
     /// # Errors
-    /// The handshake has failed; [`Handshake::write_close`] tells the peer.
+    /// The handshake has failed, which is said once; [`Handshake::write_close`] tells the peer.
     pub fn handle_datagram(
         &mut self,
         now: Timestamp,
         datagram: &mut [u8],
     ) -> Result<(), HandshakeError> {
+        if self.failure.is_some() {
+            self.counters.ignored += 1;
+            return Ok(());
+        }
         let result = self.handle_packets(now, datagram);
         if let Err(error) = &result {
-            self.close_code = error.code();
+            self.failure = Some(error.clone());
             self.schedule.stop();
         }
         result
@@ -172,12 +176,10 @@ impl Handshake {
                         Err(rule) => self.broken(packet_type, rule)?,
                     }
                 }
+                // In Initial packets, which anyone on the path can make, believed only as long as
+                // there is nothing better: their keys are gone with the first Handshake packet.
                 HandshakeFrame::Close { code, reason } => {
-                    // Initial packets can be made by anyone on the path: believed only as long as
-                    // there is nothing better.
-                    if packet_type == LongType::Handshake || !self.has_handshake_keys {
-                        return Err(HandshakeError::closed_by_peer(code, reason));
-                    }
+                    return Err(HandshakeError::closed_by_peer(code, reason));
                 }
             }
         }

@@ -10,12 +10,12 @@ use super::error::code;
 use crate::config::{Security, ServerConfig};
 use crate::crypto::{DirectionalKeys, Keys, ServerSetup, Side, TokenKey, TokenPurpose};
 use crate::error::ConnectError;
-use crate::wire::handshake_frame;
+use crate::wire::handshake_frame::{self, HandshakeFrame};
 use crate::wire::long_header::{
     self, CID_LEN, Invariant, LongHeader, LongType, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN,
     OpenPacket, PACKET_NUMBER_LEN, TAG_LEN,
 };
-use crate::wire::varint::Writer;
+use crate::wire::varint::{Reader, Writer};
 use crate::wire::version::{NEGOTIATION, VERSION};
 
 /// Packet number that seals retries: no packet has it, so that no nonce is used twice.
@@ -109,7 +109,7 @@ pub enum ServerStart {
     Accept(Accepted),
     /// Send this, which is shorter than what the client sent, and remember nothing.
     Answer(Vec<u8>),
-    /// Nothing: it is not authentic.
+    /// Nothing: it is not authentic, or begins nothing.
     Drop,
 }
 
@@ -168,7 +168,12 @@ impl ServerCrypto {
         }
         let keys = Keys::initial(self.setup.security(), &initial.destination, Side::Server);
         let mut packet = initial.packet.to_vec();
-        if open(&keys.remote, &mut packet, initial.number_at).is_none() {
+        let opened = open(&keys.remote, &mut packet, initial.number_at);
+        let begins = opened.is_some_and(|(_, len)| {
+            let at = initial.number_at + PACKET_NUMBER_LEN;
+            packet.get(at..at + len).is_some_and(has_tls_data)
+        });
+        if !begins {
             return ServerStart::Drop;
         }
         if !initial.token.is_empty() {
@@ -233,6 +238,18 @@ impl ServerCrypto {
         buffer.truncate(len);
         Some(buffer)
     }
+}
+
+/// Whether these frames begin anything: without TLS data, for instance in a late CLOSE, they do
+/// not.
+fn has_tls_data(payload: &[u8]) -> bool {
+    let mut reader = Reader::new(payload);
+    while let Ok(Some(frame)) = handshake_frame::decode(&mut reader) {
+        if matches!(frame, HandshakeFrame::Crypto { .. }) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Seals a packet at the front of `buffer` whose header and payload are written, and protects its

@@ -4,7 +4,7 @@ use bats_types::Timestamp;
 use rand::Rng;
 use smallvec::SmallVec;
 
-use super::error::code;
+use super::error::{Blame, code};
 use super::space::Space;
 use super::stateless::seal;
 use super::{Handshake, TIMEOUT};
@@ -33,7 +33,7 @@ impl Handshake {
         let allowance = if self.address_validated { usize::MAX } else { allowance };
         let limit = out.len().min(MAX_DATAGRAM).min(allowance);
         let out = out.get_mut(..limit)?;
-        if limit < MIN_PACKET {
+        if limit < MIN_PACKET || self.failure.is_some() {
             return None;
         }
         let mut written = 0;
@@ -102,6 +102,9 @@ impl Handshake {
 
     /// When [`Handshake::handle_timeout`] wants to be called at the latest.
     pub fn next_timeout(&self) -> Option<Timestamp> {
+        if self.failure.is_some() {
+            return None;
+        }
         let end = (!self.is_complete()).then_some(self.started + TIMEOUT);
         match (self.schedule.due(), end) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -131,13 +134,25 @@ impl Handshake {
     }
 
     /// Appends a datagram that tells the peer of the end, at every level that it may understand.
+    /// Nothing if it was the peer who declined: it knows, and two ends that answer closes with
+    /// closes would never stop.
+    ///
+    /// Without a failure of the handshake it was the application that closed, whose words are for
+    /// the authenticated peer only (RFC 9000, section 10.2.3): Initial packets leave them out.
     pub fn write_close(&mut self, reason: &str, buffer: &mut Vec<u8>) {
+        let close_code = match &self.failure {
+            Some(error) if error.blame() == Blame::Declined => return,
+            Some(error) => error.code(),
+            None => code::APPLICATION_ERROR,
+        };
         let start = buffer.len();
         buffer.resize(start + MAX_DATAGRAM, 0);
         let mut written = 0;
         for packet_type in [LongType::Initial, LongType::Handshake] {
             let out = &mut buffer[start + written..];
-            written += self.write_close_packet(packet_type, reason, out).unwrap_or(0);
+            let private = self.failure.is_none() && packet_type == LongType::Initial;
+            let reason = if private { "" } else { reason };
+            written += self.write_close_packet(packet_type, close_code, reason, out).unwrap_or(0);
         }
         buffer.truncate(start + written);
     }
@@ -145,6 +160,7 @@ impl Handshake {
     fn write_close_packet(
         &mut self,
         packet_type: LongType,
+        close_code: u64,
         reason: &str,
         out: &mut [u8],
     ) -> Option<usize> {
@@ -166,7 +182,6 @@ impl Handshake {
             &self.local_cid,
             token,
         )?;
-        let close_code = if self.close_code == 0 { code::INTERNAL_ERROR } else { self.close_code };
         frame::write_close(&mut writer, close_code, reason)?;
         if packet_type == LongType::Initial && self.side == Side::Client {
             let padding = writer.remaining();

@@ -110,6 +110,12 @@ fn a_full_server_says_so() {
         assert_eq!(pair.run(), None);
         assert_eq!(pair.client_error, Some(HandshakeError::Refused));
         assert!(pair.server.is_none());
+        // No answer to a refusal, and nothing else ever after.
+        let mut answer = Vec::new();
+        pair.client.write_close("never mind", &mut answer);
+        assert!(answer.is_empty());
+        assert_eq!(pair.client.next_timeout(), None);
+        assert_eq!(pair.client.poll_datagram(pair.now, &mut [0; 1_500], usize::MAX), None);
     }
 }
 

@@ -8,7 +8,7 @@ use super::network::{CLIENT_CID, Network, Pair, SERVER_CID, client_config, ident
 use crate::config::{Identity, PeerTrust, Security};
 use crate::crypto::{Keys, fingerprint};
 use crate::error::{CloseReason, ConnectError};
-use crate::handshake::{Blame, Handshake, HandshakeError};
+use crate::handshake::{Blame, FirstPacket, Handshake, HandshakeError, ServerStart, parse_first};
 use crate::wire::parameters::TransportParameters;
 
 fn tls(trust: PeerTrust) -> Pair {
@@ -172,6 +172,27 @@ fn keys_fit_in_both_directions_and_every_generation() {
             last = Some(core::mem::replace(&mut client, next));
             server = pair.server().next_one_rtt_keys().unwrap();
         }
+    }
+}
+
+#[test]
+fn an_application_that_closes_early_is_heard_and_begins_nothing_new() {
+    for security in [Security::Tls, Security::DangerousPlain] {
+        let any = PeerTrust::DangerousAcceptAny;
+        let mut pair = Pair::new(security, any, Network::clean(10), 7);
+        let mut close = Vec::new();
+        pair.client.write_close("private words", &mut close);
+        assert_eq!(close.len(), 1_200);
+        let Some(FirstPacket::Initial(initial)) = parse_first(&close) else { panic!("no Initial") };
+        let start = pair.crypto.start(pair.now, pair.remote, &initial, false, false);
+        assert!(matches!(start, ServerStart::Drop), "{start:?}");
+        while pair.server.is_none() {
+            assert!(pair.step());
+        }
+        let now = pair.now;
+        let told = pair.server().handle_datagram(now, &mut close);
+        let expected = HandshakeError::ClosedByPeer { code: 0xc, reason: String::new() };
+        assert_eq!(told, Err(expected));
     }
 }
 
