@@ -1,4 +1,4 @@
-//! The figures that the early copies are for: `guide` goal "handshake under loss" of ADR 0002.
+//! The figures that the early copies are for (docs/adr/0002).
 
 use core::time::Duration;
 
