@@ -1,2 +1,266 @@
-//! placeholder
-fn main() {}
+//! `batslab`: hosts in network namespaces, joined by lossy, long links in real time.
+//!
+//! The links are those of `bats-netem`, the same that the simulator runs in virtual time; here
+//! they carry real frames between real kernels. See the crate's README for the commands.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the lab drives real kernels: it reads clocks and opens sockets"
+)]
+
+mod cli;
+mod demo;
+mod doctor;
+mod emulator;
+mod interrupt;
+mod lab;
+mod namespace;
+mod netlink;
+mod probe;
+mod process;
+mod processors;
+mod settings;
+mod state;
+mod text;
+mod topology;
+mod units;
+mod verify;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use serde_json::json;
+
+use cli::{Cli, Command, LinkOptions, SetOptions, StatusOptions, UpOptions, VerifyOptions};
+use emulator::report::{DirectionReport, HopReport, Request};
+use lab::{OwnLab, Plan};
+use settings::Link;
+use state::{Home, Lab};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("batslab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    let home = Home::of_user();
+    match command {
+        Command::Up(options) => up(&home, &options)?,
+        Command::Exec(options) => {
+            lab::exec(&home, &options.name, &options.host, &options.command)?;
+        }
+        Command::Status(options) => status(&home, &options)?,
+        Command::Set(options) => set(&home, &options)?,
+        Command::Down(options) => {
+            if options.all {
+                for name in home.names() {
+                    lab::down(&home, &name)?;
+                }
+            } else {
+                lab::down(&home, &options.name)?;
+            }
+        }
+        Command::Verify(options) => return verify(&home, &options),
+        Command::Demo(options) => return demo::run(&home, &options),
+        Command::Doctor(options) => return doctor::run(&home, options.json),
+        Command::Emulate(options) => {
+            let home = Home::at(options.home, options.unprivileged);
+            interrupt::watch()?;
+            emulator::main(&home, &options.name, options.parent)?;
+        }
+        Command::TcpSink(options) => demo::load::sink(options.port)?,
+        Command::TcpSource(options) => {
+            demo::load::source(options.to, options.seconds, &options.congestion)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The link that was asked for.
+fn link(options: &LinkOptions) -> Link {
+    let mut link = Link::default();
+    options.changes().apply(&mut link);
+    link
+}
+
+fn up(home: &Home, options: &UpOptions) -> Result<()> {
+    lab::obtain_rights(home)?;
+    interrupt::watch()?;
+    let plan = Plan {
+        name: options.name.clone(),
+        hops: options.hops,
+        mtu: options.mtu,
+        seed: options.seed,
+        link: link(&options.link),
+    };
+    let lab = lab::up(home, &plan)?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&described(home, &lab)?)?);
+    } else {
+        print!("{}", summary(&lab));
+        println!("try: batslab exec --name {} a -- ping -c 3 b", lab.name);
+    }
+    Ok(())
+}
+
+/// The lab in one word per line.
+fn summary(lab: &Lab) -> String {
+    let hosts = topology::hosts(lab.hops);
+    let mut text = format!("lab {}: {}\n", lab.name, hosts.join(" - "));
+    for (index, host) in hosts.iter().enumerate() {
+        let address = topology::address_of(index as u32, lab.hops);
+        text.push_str(&format!(
+            "  {host}: {address}, namespace {}\n",
+            topology::namespace(&lab.name, host)
+        ));
+    }
+    if lab.link.forward == lab.link.backward {
+        text.push_str(&format!("  each link, each way: {}\n", lab.link.forward));
+    } else {
+        text.push_str(&format!("  each link, towards b: {}\n", lab.link.forward));
+        text.push_str(&format!("  each link, towards a: {}\n", lab.link.backward));
+    }
+    text
+}
+
+fn described(home: &Home, lab: &Lab) -> Result<serde_json::Value> {
+    let hosts: Vec<_> = topology::hosts(lab.hops)
+        .into_iter()
+        .enumerate()
+        .map(|(index, host)| {
+            json!({
+                "name": host,
+                "namespace": topology::namespace(&lab.name, &host),
+                "address": topology::address_of(index as u32, lab.hops),
+            })
+        })
+        .collect();
+    Ok(json!({
+        "name": lab.name,
+        "hosts": hosts,
+        "mtu": lab.mtu,
+        "seed": lab.seed,
+        "links": lab::report(home, lab)?,
+        "emulator": lab.emulator.map(|emulator| json!({
+            "pid": emulator.pid,
+            "processor_seconds": emulator.processor_time().as_secs_f64(),
+        })),
+    }))
+}
+
+fn status(home: &Home, options: &StatusOptions) -> Result<()> {
+    for name in home.sweep() {
+        if options.name.as_ref() == Some(&name) {
+            bail!("the emulator of the lab `{name}` has died; what was left of it is cleaned up");
+        }
+        eprintln!("the lab `{name}` had died; what was left of it is cleaned up");
+    }
+    let names = options.name.clone().map_or_else(|| home.names(), |name| vec![name]);
+    let labs = names.iter().map(|name| home.load(name)).collect::<Result<Vec<_>>>()?;
+    if options.json {
+        let labs = labs.iter().map(|lab| described(home, lab)).collect::<Result<Vec<_>>>()?;
+        println!("{}", serde_json::to_string_pretty(&labs)?);
+        return Ok(());
+    }
+    if labs.is_empty() {
+        println!("no lab is up");
+    }
+    for lab in labs {
+        print!("{}", summary(&lab));
+        let hops = lab::report(home, &lab)?;
+        print!("{}", counters(&hops));
+    }
+    Ok(())
+}
+
+fn counters(hops: &[HopReport]) -> String {
+    let rows: Vec<[String; 8]> = hops
+        .iter()
+        .enumerate()
+        .flat_map(|(index, hop)| {
+            let row = |way: &str, did: &DirectionReport| {
+                [
+                    format!("  {} to {way}", index + 1),
+                    did.frames_in.to_string(),
+                    did.frames_out.to_string(),
+                    did.lost.to_string(),
+                    did.queue_drops.to_string(),
+                    did.emulator_drops.to_string(),
+                    did.queued.to_string(),
+                    format!("{:.2} ms", did.latest_us as f64 / 1e3),
+                ]
+            };
+            [row("b", &hop.forward), row("a", &hop.backward)]
+        })
+        .collect();
+    let cells: Vec<[&str; 8]> =
+        rows.iter().map(|row| std::array::from_fn(|column| row[column].as_str())).collect();
+    let head = ["  link", "in", "out", "lost", "queue full", "missed", "queued", "latest"];
+    text::table(&head, &cells)
+}
+
+fn set(home: &Home, options: &SetOptions) -> Result<()> {
+    let lab = home.load_alive(&options.name)?;
+    let changes = options.link.changes();
+    if changes == settings::Changes::default() {
+        bail!("nothing to change: say for example --loss 5%");
+    }
+    let hops = lab::report(home, &lab)?;
+    let chosen = options.hop.map_or(1..=lab.hops, |hop| hop..=hop);
+    for hop in chosen {
+        let Some(report) = hops.get(hop as usize - 1) else {
+            bail!("the lab `{}` has no link {hop}; it has {}", lab.name, lab.hops);
+        };
+        let mut link = report.link;
+        changes.apply(&mut link);
+        let request = Request::Set { hop, link: Box::new(link) };
+        emulator::control::ask(&home.control_socket(&lab.name), &request)?;
+    }
+    Ok(())
+}
+
+fn verify(home: &Home, options: &VerifyOptions) -> Result<ExitCode> {
+    let tell = |what: &str| {
+        if std::io::stderr().is_terminal() || !options.json {
+            eprintln!("measuring {what}");
+        }
+    };
+    let rows = if let Some(name) = &options.name {
+        if options.link.changes() != settings::Changes::default() {
+            bail!("--name measures a lab as it is; change it with batslab set");
+        }
+        verify::measure_named(home, name, options.packets, options.seconds, &tell)?
+    } else {
+        lab::obtain_rights(home)?;
+        interrupt::watch()?;
+        let plan = Plan {
+            name: format!("verify-{}", std::process::id()),
+            hops: options.hops,
+            mtu: 1500,
+            seed: None,
+            link: link(&options.link),
+        };
+        let own = OwnLab::build(home, &plan)?;
+        if !options.json {
+            print!("{}", summary(&own.lab));
+        }
+        verify::measure(&own.home, &own.lab, options.packets, options.seconds, &tell)?
+    };
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else {
+        print!("{}", verify::table(&rows));
+    }
+    if !verify::good(&rows) {
+        eprintln!("batslab: the lab does not do what was asked for");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}

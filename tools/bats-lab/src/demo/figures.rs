@@ -1,0 +1,290 @@
+//! What the runs gave, and what follows from it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::settings::Link;
+use crate::text;
+use crate::units::megabits;
+
+/// Octets that pass in one interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sample {
+    /// Seconds from the start of the connection.
+    pub(super) start: f64,
+    pub(super) end: f64,
+    pub(super) bytes: f64,
+}
+
+/// Processor time in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Processors {
+    pub(super) sender: f64,
+    pub(super) receiver: f64,
+    pub(super) emulator: f64,
+}
+
+/// One protocol's run.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) name: &'static str,
+    /// The program that made the load.
+    pub(super) with: &'static str,
+    pub(super) samples: Vec<Sample>,
+    /// Not known in the simulator.
+    pub(super) processors: Option<Processors>,
+}
+
+/// The file's way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileRun {
+    pub(super) bytes: u64,
+    /// From the start of the client to its word that all was verified.
+    pub(super) seconds: f64,
+    pub(super) processors: Processors,
+}
+
+impl FileRun {
+    pub(super) fn bits_per_second(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.seconds.max(1e-9)
+    }
+}
+
+/// The whole demonstration.
+pub(super) struct Figures {
+    pub(super) link: Link,
+    pub(super) seconds: u64,
+    pub(super) simulated: bool,
+    pub(super) file: Option<FileRun>,
+    pub(super) runs: Vec<Run>,
+    pub(super) versions: Vec<(String, String)>,
+}
+
+/// The intervals of a report in the shape of iperf3; the last one, if `text` holds several.
+pub(super) fn samples(text: &str) -> Option<Vec<Sample>> {
+    let reports = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let report = reports.map_while(Result::ok).last()?;
+    let samples: Vec<Sample> = report["intervals"]
+        .as_array()?
+        .iter()
+        .filter_map(|interval| {
+            let sum = &interval["sum"];
+            Some(Sample {
+                start: sum["start"].as_f64()?,
+                end: sum["end"].as_f64()?,
+                bytes: sum["bytes"].as_f64()?,
+            })
+        })
+        .collect();
+    (!samples.is_empty()).then_some(samples)
+}
+
+impl Run {
+    pub(super) fn new(
+        name: &'static str,
+        with: &'static str,
+        samples: Vec<Sample>,
+        processors: Processors,
+    ) -> Self {
+        Self { name, with, samples, processors: Some(processors) }
+    }
+
+    /// Bits a second between two times; what overlaps counts in part.
+    pub(super) fn between(&self, from: f64, to: f64) -> f64 {
+        let bytes: f64 = self
+            .samples
+            .iter()
+            .map(|sample| {
+                let overlap = (sample.end.min(to) - sample.start.max(from)).max(0.0);
+                let length = sample.end - sample.start;
+                if length > 0.0 { sample.bytes * overlap / length } else { 0.0 }
+            })
+            .sum();
+        bytes * 8.0 / (to - from).max(1e-9)
+    }
+
+    pub(super) fn average(&self) -> f64 {
+        self.between(0.0, self.samples.last().map_or(0.0, |sample| sample.end))
+    }
+
+    /// Processor seconds as cores.
+    fn cores(&self, used: impl Fn(&Processors) -> f64, seconds: u64) -> String {
+        self.processors.as_ref().map_or_else(
+            || "-".to_owned(),
+            |processors| format!("{:.2}", used(processors) / seconds.max(1) as f64),
+        )
+    }
+}
+
+/// A run's line in the table.
+pub(super) struct Line {
+    pub(super) cells: [String; 8],
+}
+
+impl Figures {
+    pub(super) fn new(link: Link, seconds: u64, simulated: bool) -> Self {
+        Self { link, seconds, simulated, file: None, runs: Vec::new(), versions: Vec::new() }
+    }
+
+    /// The first ten seconds, or all if the runs are shorter.
+    pub(super) fn beginning(&self) -> (f64, f64) {
+        (0.0, (self.seconds as f64).min(10.0))
+    }
+
+    /// Seconds 5 to 15, or the second half of shorter runs.
+    pub(super) fn steady(&self) -> (f64, f64) {
+        let end = (self.seconds as f64).min(15.0);
+        (if end > 7.0 { 5.0 } else { end / 2.0 }, end)
+    }
+
+    /// What UDP payload can carry in frames of 1514 octets, towards `b`.
+    pub(super) fn limit(&self) -> f64 {
+        let forward = &self.link.forward;
+        (1.0 - forward.loss.mean()) * forward.rate as f64 * 1472.0 / 1514.0
+    }
+
+    fn efficiency(&self, goodput: f64) -> String {
+        let limit = self.limit();
+        if limit > 0.0 { format!("{:.3}", goodput / limit) } else { "-".to_owned() }
+    }
+
+    pub(super) fn head(&self) -> [String; 8] {
+        let window = |(from, to): (f64, f64)| format!("{from:.0}-{to:.0} s");
+        [
+            String::new(),
+            format!("Mbit/s {}", window(self.beginning())),
+            "E".to_owned(),
+            format!("Mbit/s {}", window(self.steady())),
+            "E".to_owned(),
+            "sender".to_owned(),
+            "receiver".to_owned(),
+            "emulator".to_owned(),
+        ]
+    }
+
+    pub(super) fn lines(&self) -> Vec<Line> {
+        let line = |run: &Run| {
+            let (beginning, steady) = (self.beginning(), self.steady());
+            let beginning = run.between(beginning.0, beginning.1);
+            let steady = run.between(steady.0, steady.1);
+            Line {
+                cells: [
+                    run.name.to_owned(),
+                    megabits(beginning),
+                    self.efficiency(beginning),
+                    megabits(steady),
+                    self.efficiency(steady),
+                    run.cores(|used| used.sender, self.seconds),
+                    run.cores(|used| used.receiver, self.seconds),
+                    run.cores(|used| used.emulator, self.seconds),
+                ],
+            }
+        };
+        self.runs.iter().map(line).collect()
+    }
+
+    /// The table as text.
+    pub(super) fn table(&self) -> String {
+        let head = self.head();
+        let head: [&str; 8] = std::array::from_fn(|column| head[column].as_str());
+        let lines = self.lines();
+        let rows: Vec<[&str; 8]> = lines
+            .iter()
+            .map(|line| std::array::from_fn(|column| line.cells[column].as_str()))
+            .collect();
+        let mut text = text::table(&head, &rows);
+        text.push_str(&format!(
+            "E: share of the {} Mbit/s that UDP payload can carry; last columns: processors used\n",
+            megabits(self.limit())
+        ));
+        text
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let (beginning, steady) = (self.beginning(), self.steady());
+        let limit = self.limit();
+        let runs: Vec<Value> = self
+            .runs
+            .iter()
+            .map(|run| {
+                let first = run.between(beginning.0, beginning.1);
+                let later = run.between(steady.0, steady.1);
+                json!({
+                    "protocol": run.name,
+                    "with": run.with,
+                    "goodput_mbps_10s": first / 1e6,
+                    "goodput_mbps_steady": later / 1e6,
+                    "e_10s": first / limit,
+                    "e_steady": later / limit,
+                    "processor_seconds": run.processors.map(|used| json!({
+                        "sender": used.sender,
+                        "receiver": used.receiver,
+                        "emulator": used.emulator,
+                    })),
+                    "intervals": run.samples.iter().map(|sample| json!({
+                        "start": sample.start, "end": sample.end, "bytes": sample.bytes,
+                    })).collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        json!({
+            "link": self.link,
+            "seconds": self.seconds,
+            "simulated": self.simulated,
+            "limit_mbps": limit / 1e6,
+            "file": self.file.map(|file| json!({
+                "bytes": file.bytes,
+                "seconds": file.seconds,
+                "mbps": file.bits_per_second() / 1e6,
+                "verified": true,
+                "processor_seconds": {
+                    "sender": file.processors.sender,
+                    "receiver": file.processors.receiver,
+                    "emulator": file.processors.emulator,
+                },
+            })),
+            "runs": runs,
+            "versions": self.versions.iter().cloned().collect::<BTreeMap<_, _>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(samples: Vec<Sample>) -> Run {
+        Run::new("x", "y", samples, Processors::default())
+    }
+
+    #[test]
+    fn intervals_count_as_far_as_they_overlap() {
+        let second = |start: f64, bytes| Sample { start, end: start + 1.0, bytes };
+        let run = run(vec![second(0.0, 1e6), second(1.0, 3e6)]);
+        assert_eq!(run.between(0.0, 2.0), 16e6);
+        assert_eq!(run.between(0.5, 1.5), 16e6);
+        assert_eq!(run.average(), 16e6);
+        assert_eq!(run.between(5.0, 6.0), 0.0);
+    }
+
+    #[test]
+    fn reports_of_iperf3_are_read_and_others_are_not() {
+        let report = r#"{"intervals":[{"sum":{"start":0,"end":1,"seconds":1,"bytes":125000}}]}"#;
+        let expected = vec![Sample { start: 0.0, end: 1.0, bytes: 125_000.0 }];
+        assert_eq!(samples(report), Some(expected.clone()));
+        assert_eq!(samples(&format!("{{}}\n{report}")), Some(expected));
+        for text in ["", "nonsense", "{}", r#"{"intervals":[]}"#] {
+            assert_eq!(samples(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_limit_is_what_udp_payload_can_carry() {
+        let mut figures = Figures::new(Link::default(), 15, false);
+        assert!((figures.limit() - 875.03e6).abs() < 1e5);
+        assert_eq!((figures.beginning(), figures.steady()), ((0.0, 10.0), (5.0, 15.0)));
+        figures.seconds = 4;
+        assert_eq!((figures.beginning(), figures.steady()), ((0.0, 4.0), (2.0, 4.0)));
+    }
+}

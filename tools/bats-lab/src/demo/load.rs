@@ -1,0 +1,80 @@
+//! A TCP load of our own: a source that writes for some seconds, a sink that counts.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::socket::{setsockopt, sockopt};
+use serde_json::json;
+
+use crate::interrupt;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How often reader and writer look at the time.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Takes one connection and prints what arrived in each second, in the shape of iperf3.
+pub(crate) fn sink(port: u16) -> Result<()> {
+    interrupt::watch()?;
+    let listener = TcpListener::bind(("0.0.0.0", port))
+        .with_context(|| format!("cannot listen on port {port}"))?;
+    let (mut stream, _) = listener.accept().context("nobody connected")?;
+    stream.set_read_timeout(Some(GLANCE))?;
+    let start = Instant::now();
+    let mut buffer = vec![0; 1 << 18];
+    let mut intervals = Vec::new();
+    let (mut begin, mut bytes) = (0.0, 0u64);
+    loop {
+        let ended = interrupt::requested()
+            || match stream.read(&mut buffer) {
+                Ok(0) => true,
+                Ok(count) => {
+                    bytes += count as u64;
+                    false
+                }
+                Err(error) => !matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ),
+            };
+        let now = start.elapsed().as_secs_f64();
+        if now - begin >= INTERVAL.as_secs_f64() || ended {
+            let seconds = now - begin;
+            if seconds > 0.0 {
+                intervals.push(json!({ "sum": {
+                    "start": begin, "end": now, "seconds": seconds, "bytes": bytes,
+                    "bits_per_second": bytes as f64 * 8.0 / seconds,
+                }}));
+            }
+            (begin, bytes) = (now, 0);
+        }
+        if ended {
+            break;
+        }
+    }
+    println!("{}", json!({ "intervals": intervals }));
+    Ok(())
+}
+
+/// Writes for `seconds`, and leaves at once.
+pub(crate) fn source(to: SocketAddr, seconds: u64, congestion: &str) -> Result<()> {
+    let mut stream = TcpStream::connect(to).with_context(|| format!("cannot reach {to}"))?;
+    setsockopt(&stream, sockopt::TcpCongestion, &congestion.into())
+        .with_context(|| format!("this kernel has no congestion control `{congestion}`"))?;
+    stream.set_write_timeout(Some(GLANCE))?;
+    let block = vec![0x5a; 1 << 18];
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(seconds) {
+        match stream.write(&block) {
+            Ok(_) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
+            Err(error) => return Err(error).context("the connection broke"),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! The demonstration: BRTP beside TCP over one lossy, long link, with figures and a picture.
+
+mod brtp;
+mod figures;
+pub(crate) mod load;
+mod pair;
+mod report;
+mod simulator;
+mod tcp;
+
+use std::fs::{self, File};
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::cli::{DemoOptions, Protocol};
+use crate::interrupt;
+use crate::lab::{self, OwnLab, Plan};
+use crate::settings::Link;
+use crate::state::Home;
+use crate::units::megabits;
+use figures::{Figures, FileRun};
+
+/// What the runs of a demo share.
+struct Stage {
+    own: OwnLab,
+    seconds: u64,
+    quiet: bool,
+}
+
+/// Runs the demonstration.
+///
+/// # Errors
+/// Where a run fails or the user interrupts; the lab is gone then too.
+pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
+    let mut link = Link::default();
+    options.link.changes().apply(&mut link);
+    check_writable(&options.out)?;
+    let rights = if options.simulate { Ok(()) } else { lab::obtain_rights(home) };
+    interrupt::watch()?;
+    let figures = match rights {
+        Ok(()) if !options.simulate => in_lab(home, options, link)?,
+        refused => {
+            if let Err(reason) = refused {
+                eprintln!("{reason:#}");
+            }
+            eprintln!("running in the simulator: BRTP only, in virtual time");
+            simulator::run(&link, options.seconds)?
+        }
+    };
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&figures.json())?);
+    } else {
+        print!("\n{}", figures.table());
+    }
+    fs::write(&options.out, report::html(&figures)?)
+        .with_context(|| format!("cannot write {}", options.out.display()))?;
+    eprintln!("report: {}", options.out.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says so before the runs, not after them, if the report cannot be written.
+fn check_writable(path: &Path) -> Result<()> {
+    File::options()
+        .append(true)
+        .create(true)
+        .open(path)
+        .map(drop)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn in_lab(home: &Home, options: &DemoOptions, link: Link) -> Result<Figures> {
+    let wants_brtp = options.protocols.contains(&Protocol::Brtp) || options.file_mib > 0;
+    let iperf = if wants_brtp { Some(brtp::executable()?) } else { None };
+    let plan =
+        Plan { name: format!("demo-{}", std::process::id()), hops: 1, mtu: 1500, seed: None, link };
+    let stage =
+        Stage { own: OwnLab::build(home, &plan)?, seconds: options.seconds, quiet: options.json };
+    stage.say(&format!("two hosts, one link, each way: {}", link.forward));
+    let mut figures = Figures::new(link, options.seconds, false);
+    if let Some(iperf) = iperf.as_ref().filter(|_| options.file_mib > 0) {
+        figures.file = Some(send_file(&stage, iperf, options.file_mib)?);
+    }
+    for protocol in &options.protocols {
+        interrupt::check()?;
+        let run = match (protocol, &iperf) {
+            (Protocol::Brtp, Some(iperf)) => brtp::run(&stage, iperf)?,
+            (Protocol::Brtp, None) => bail!("bats_iperf is missing"),
+            (Protocol::Bbr, _) => tcp::run(&stage, "TCP BBR", "bbr")?,
+            (Protocol::Cubic, _) => tcp::run(&stage, "TCP CUBIC", "cubic")?,
+        };
+        stage.say(&format!("{}: {} Mbit/s on average", run.name, megabits(run.average())));
+        figures.runs.push(run);
+    }
+    figures.versions = versions(iperf.as_deref());
+    Ok(figures)
+}
+
+impl Stage {
+    fn say(&self, text: &str) {
+        if !self.quiet {
+            println!("{text}");
+        }
+    }
+
+    /// A file for what a process of the run prints.
+    fn scratch(&self, name: &str) -> PathBuf {
+        self.own.home.directory(&self.own.lab.name).join(name)
+    }
+
+    /// Calls `ended` until it says so; meanwhile shows what passes the link.
+    ///
+    /// # Errors
+    /// Where `ended` fails, the emulator dies, the user interrupts, or it takes too long.
+    fn watch(
+        &self,
+        what: &str,
+        patience: Duration,
+        mut ended: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        let live = !self.quiet && std::io::stderr().is_terminal();
+        let target = if live { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} {elapsed} {msg}") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(what.to_owned());
+        let start = Instant::now();
+        let mut last = (Instant::now(), self.passed()?);
+        while !ended()? {
+            interrupt::check()?;
+            if start.elapsed() > patience {
+                bail!("{what} did not end within {} s", patience.as_secs());
+            }
+            if last.0.elapsed() >= Duration::from_secs(1) {
+                let passed = self.passed()?;
+                let rate = (passed - last.1) as f64 * 8.0 / last.0.elapsed().as_secs_f64();
+                last = (Instant::now(), passed);
+                let text = format!("{:>6} Mbit/s arrive", megabits(rate));
+                if live {
+                    bar.set_message(text);
+                } else if !self.quiet {
+                    println!("  {:>3} s  {text}", start.elapsed().as_secs());
+                }
+            }
+            bar.tick();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// Octets that the link has handed to `b`.
+    fn passed(&self) -> Result<u64> {
+        let hops = lab::report(&self.own.home, &self.own.lab)
+            .context("the emulator of the demo has died")?;
+        Ok(hops.first().map_or(0, |hop| hop.forward.bytes_out))
+    }
+}
+
+fn send_file(stage: &Stage, iperf: &Path, mib: u64) -> Result<FileRun> {
+    stage.say(&format!("a file of {mib} MiB of random octets over BRTP, verified at the far end"));
+    let path = stage.scratch("file");
+    write_random(&path, mib << 20)
+        .with_context(|| format!("cannot write a file of {mib} MiB at {}", path.display()))?;
+    let run = brtp::send_file(stage, iperf, &path, mib << 20)?;
+    let _ = fs::remove_file(&path);
+    stage.say(&format!(
+        "verified after {:.2} s: {} Mbit/s",
+        run.seconds,
+        megabits(run.bits_per_second())
+    ));
+    Ok(run)
+}
+
+fn write_random(path: &Path, mut octets: u64) -> std::io::Result<()> {
+    let mut random = File::open("/dev/urandom")?;
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    let mut block = vec![0; 1 << 20];
+    while octets > 0 {
+        interrupt::check().map_err(std::io::Error::other)?;
+        let count = octets.min(block.len() as u64) as usize;
+        std::io::Read::read_exact(&mut random, &mut block[..count])?;
+        file.write_all(&block[..count])?;
+        octets -= count as u64;
+    }
+    file.flush()
+}
+
+/// The versions of all that took part.
+fn versions(iperf: Option<&Path>) -> Vec<(String, String)> {
+    let first_line = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
+    let mut versions = vec![("batslab".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+    if let Some(text) = iperf.and_then(|path| pair::output(path, "--version")) {
+        versions.push(("bats_iperf".to_owned(), first_line(text)));
+    }
+    if let Some(text) = pair::output(Path::new("iperf3"), "--version") {
+        versions.push(("iperf3".to_owned(), first_line(text)));
+    }
+    if let Ok(kernel) = fs::read_to_string("/proc/sys/kernel/osrelease") {
+        versions.push(("kernel".to_owned(), kernel.trim().to_owned()));
+    }
+    let model = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let model = model.unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    versions.push(("processors".to_owned(), format!("{count} x {model}")));
+    versions
+}

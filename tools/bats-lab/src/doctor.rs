@@ -1,0 +1,131 @@
+//! What this machine can do for a lab.
+
+use std::fs;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+
+use anyhow::Result;
+use nix::sched::{CloneFlags, unshare};
+use serde::Serialize;
+
+use crate::state::Home;
+use crate::text;
+
+#[derive(Serialize)]
+struct Finding {
+    what: &'static str,
+    found: String,
+    /// Whether a lab works as it shall.
+    good: bool,
+    /// Whether there is no lab without it.
+    needed: bool,
+}
+
+/// Prints what was found; fails if something is missing that a lab cannot do without.
+pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
+    // Before any thread is there: the rights themselves are one of the findings.
+    let rights = crate::lab::obtain_rights(home);
+    let findings = [
+        Finding {
+            what: "network namespaces",
+            found: match &rights {
+                Ok(()) if home.is_unprivileged() => "yes, in a user namespace".to_owned(),
+                Ok(()) => "yes, as root".to_owned(),
+                Err(error) => format!("{error:#}"),
+            },
+            good: rights.is_ok(),
+            needed: true,
+        },
+        packet_sockets(rights.is_ok()),
+        processors(),
+        congestion_controls(rights.is_ok()),
+        limit("receive buffers (net.core.rmem_max)", "rmem_max", 4 << 20),
+        limit("send buffers (net.core.wmem_max)", "wmem_max", 4 << 20),
+        limit("input queue (net.core.netdev_max_backlog)", "netdev_max_backlog", 1000),
+        iperf3(),
+    ];
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&findings)?);
+    } else {
+        let rows: Vec<[&str; 3]> = findings
+            .iter()
+            .map(|finding| {
+                let verdict = match (finding.good, finding.needed) {
+                    (true, _) => "ok",
+                    (false, true) => "MISSING",
+                    (false, false) => "could be better",
+                };
+                [finding.what, finding.found.as_str(), verdict]
+            })
+            .collect();
+        print!("{}", text::table(&["", "found", ""], &rows));
+    }
+    let works = findings.iter().all(|finding| finding.good || !finding.needed);
+    Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn packet_sockets(rights: bool) -> Finding {
+    let opened = rights
+        && thread::spawn(|| {
+            use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+            unshare(CloneFlags::CLONE_NEWNET).is_ok()
+                && socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)
+                    .is_ok()
+        })
+        .join()
+        .unwrap_or(false);
+    Finding {
+        what: "packet sockets",
+        found: if opened { "yes" } else { "no" }.to_owned(),
+        good: opened,
+        needed: true,
+    }
+}
+
+fn processors() -> Finding {
+    let count = thread::available_parallelism().map_or(1, usize::from);
+    Finding {
+        what: "processors",
+        found: match count {
+            1 => "1: emulator and hosts disturb each other".to_owned(),
+            count => count.to_string(),
+        },
+        good: count > 1,
+        needed: false,
+    }
+}
+
+/// Namespaces may use what is listed for them, modules that root can load included.
+fn congestion_controls(rights: bool) -> Finding {
+    let read = || fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    let found = if rights { read().unwrap_or_default() } else { String::new() };
+    let good = ["bbr", "cubic"].iter().all(|name| found.split_whitespace().any(|has| has == *name));
+    Finding { what: "TCP congestion controls", found: found.trim().to_owned(), good, needed: false }
+}
+
+fn limit(what: &'static str, name: &str, enough: u64) -> Finding {
+    let value = fs::read_to_string(format!("/proc/sys/net/core/{name}"))
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok());
+    Finding {
+        what,
+        found: value.map_or_else(|| "unknown".to_owned(), |value| value.to_string()),
+        good: value.is_some_and(|value| value >= enough),
+        needed: false,
+    }
+}
+
+fn iperf3() -> Finding {
+    let there = Command::new("iperf3")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    Finding {
+        what: "iperf3",
+        found: if there { "yes" } else { "no: the built-in TCP load is used" }.to_owned(),
+        good: true,
+        needed: false,
+    }
+}

@@ -1,0 +1,143 @@
+//! Round-trip times of small datagrams that the other side sends back.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::interrupt;
+use crate::namespace::Namespaces;
+
+/// Round-trip times.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct PingResult {
+    /// Datagrams sent.
+    pub(crate) sent: u64,
+    /// Datagrams that came back.
+    pub(crate) received: u64,
+    /// The shortest time.
+    pub(crate) least: Duration,
+    /// The middle one.
+    pub(crate) median: Duration,
+    /// The longest.
+    pub(crate) most: Duration,
+}
+
+/// Sends `count` datagrams, 5 ms apart, from one namespace to `address` in another and back.
+pub(crate) fn ping(
+    namespaces: &Namespaces,
+    from: &str,
+    to: &str,
+    address: IpAddr,
+    count: u64,
+    patience: Duration,
+) -> Result<PingResult> {
+    let echo = namespaces.within(to, || {
+        let socket = UdpSocket::bind(SocketAddr::new(address, 0))
+            .with_context(|| format!("cannot listen on {address}"))?;
+        socket.set_read_timeout(Some(Duration::from_millis(20)))?;
+        Ok(socket)
+    })?;
+    let target = echo.local_addr()?;
+    let near = namespaces.within(from, || {
+        let socket = UdpSocket::bind("0.0.0.0:0").context("cannot open a socket")?;
+        socket.connect(target).with_context(|| format!("cannot reach {target}"))?;
+        Ok(socket)
+    })?;
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| send_back(&echo, &done));
+        let result = measure(&near, count, patience);
+        done.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+fn send_back(socket: &UdpSocket, done: &AtomicBool) {
+    let mut buffer = [0; 64];
+    while !done.load(Ordering::Relaxed) {
+        if let Ok((length, peer)) = socket.recv_from(&mut buffer) {
+            // What cannot be sent back counts as lost.
+            let _ = socket.send_to(&buffer[..length], peer);
+        }
+    }
+}
+
+fn measure(socket: &UdpSocket, count: u64, patience: Duration) -> Result<PingResult> {
+    const INTERVAL: Duration = Duration::from_millis(5);
+    let mut sent_at = Vec::new();
+    let mut times: Vec<Option<Duration>> = Vec::new();
+    let start = Instant::now();
+    let mut buffer = [0; 64];
+    loop {
+        interrupt::check()?;
+        let now = Instant::now();
+        let due = start + INTERVAL * sent_at.len() as u32;
+        let deadline = if (sent_at.len() as u64) < count {
+            if now >= due {
+                socket.send(&(sent_at.len() as u64).to_be_bytes()).context("cannot send")?;
+                sent_at.push(now);
+                times.push(None);
+                continue;
+            }
+            due
+        } else {
+            due + patience
+        };
+        if now >= deadline || times.iter().filter(|time| time.is_some()).count() as u64 == count {
+            break;
+        }
+        socket.set_read_timeout(Some((deadline - now).max(Duration::from_micros(100))))?;
+        match socket.recv(&mut buffer) {
+            Ok(length) => {
+                let now = Instant::now();
+                let number = buffer[..length].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+                let index = number.and_then(|number| usize::try_from(number).ok());
+                if let Some((time, sent)) = index
+                    .and_then(|index| Some((times.get_mut(index)?, sent_at.get(index)?)))
+                    .filter(|(time, _)| time.is_none())
+                {
+                    *time = Some(now - *sent);
+                }
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
+            Err(error) => return Err(error).context("cannot receive"),
+        }
+    }
+    Ok(summary(sent_at.len() as u64, times.into_iter().flatten().collect()))
+}
+
+fn summary(sent: u64, mut times: Vec<Duration>) -> PingResult {
+    times.sort();
+    PingResult {
+        sent,
+        received: times.len() as u64,
+        least: times.first().copied().unwrap_or_default(),
+        median: times.get(times.len() / 2).copied().unwrap_or_default(),
+        most: times.last().copied().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_has_least_median_and_most() {
+        let times = [30, 10, 20].map(Duration::from_millis).to_vec();
+        let result = summary(4, times);
+        assert_eq!((result.sent, result.received), (4, 3));
+        assert_eq!(
+            [result.least, result.median, result.most],
+            [10, 20, 30].map(Duration::from_millis)
+        );
+        assert_eq!(summary(1, Vec::new()).received, 0);
+    }
+}

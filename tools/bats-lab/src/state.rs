@@ -1,0 +1,283 @@
+//! What is remembered of labs between commands, and the way to clean up after a crash.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sched::{CloneFlags, setns};
+use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::namespace::Namespaces;
+use crate::process::Process;
+use crate::settings::Link;
+use crate::topology;
+
+/// A lab as its file tells it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Lab {
+    /// Its name.
+    pub(crate) name: String,
+    /// Links in a row.
+    pub(crate) hops: u32,
+    /// Largest IP packet.
+    pub(crate) mtu: u32,
+    /// Seed of losses and jitter.
+    pub(crate) seed: u64,
+    /// The links as they were asked for first.
+    pub(crate) link: Link,
+    /// Who builds it.
+    pub(crate) builder: Process,
+    /// Who carries its frames.
+    pub(crate) emulator: Option<Process>,
+    /// Whether it lives in a user namespace.
+    pub(crate) unprivileged: bool,
+}
+
+impl Lab {
+    /// Whether somebody builds or carries it.
+    pub(crate) fn is_alive(&self) -> bool {
+        match &self.emulator {
+            Some(emulator) => emulator.is_alive(),
+            None => self.builder.is_alive(),
+        }
+    }
+}
+
+/// The directory in which labs are remembered, one directory each.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    root: PathBuf,
+    unprivileged: bool,
+}
+
+impl Home {
+    /// The home of labs of this user, as seen before a user namespace is entered.
+    pub(crate) fn of_user() -> Self {
+        let user = geteuid();
+        if user.is_root() {
+            return Self { root: "/run/openbats-lab".into(), unprivileged: false };
+        }
+        let root = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(
+            || std::env::temp_dir().join(format!("openbats-lab-{user}")),
+            |directory| PathBuf::from(directory).join("openbats-lab"),
+        );
+        Self { root, unprivileged: true }
+    }
+
+    /// The home that another process of this program said.
+    pub(crate) fn at(root: PathBuf, unprivileged: bool) -> Self {
+        Self { root, unprivileged }
+    }
+
+    /// The directory itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Whether labs need a user namespace.
+    pub(crate) fn is_unprivileged(&self) -> bool {
+        self.unprivileged
+    }
+
+    /// The namespaces of the lab `name`.
+    pub(crate) fn namespaces(&self, name: &str) -> Namespaces {
+        if self.unprivileged {
+            Namespaces::at(self.directory(name).join("netns"))
+        } else {
+            Namespaces::at("/run/netns")
+        }
+    }
+
+    /// The directory of the lab `name`.
+    pub(crate) fn directory(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// The socket of the emulator of the lab `name`.
+    pub(crate) fn control_socket(&self, name: &str) -> PathBuf {
+        self.directory(name).join("control")
+    }
+
+    /// What the emulator of the lab `name` had to say.
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
+        self.directory(name).join("emulator.log")
+    }
+
+    /// Names of hosts for the hosts of the lab `name`.
+    pub(crate) fn hosts_file(&self, name: &str) -> PathBuf {
+        self.directory(name).join("hosts")
+    }
+
+    /// Takes the name for a new lab.
+    ///
+    /// # Errors
+    /// Where a lab of that name is up, or the directory cannot be made.
+    pub(crate) fn claim(&self, lab: &Lab) -> Result<()> {
+        fs::create_dir_all(&self.root)
+            .with_context(|| format!("cannot make {}", self.root.display()))?;
+        match fs::create_dir(self.directory(&lab.name)) {
+            Ok(()) => self.save(lab),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                bail!("the lab `{0}` is up already (batslab down --name {0} ends it)", lab.name)
+            }
+            Err(error) => Err(error)
+                .with_context(|| format!("cannot make {}", self.directory(&lab.name).display())),
+        }
+    }
+
+    /// Writes the lab's file, whole or not at all.
+    pub(crate) fn save(&self, lab: &Lab) -> Result<()> {
+        let directory = self.directory(&lab.name);
+        let written = directory.join("lab.json.new");
+        fs::write(&written, serde_json::to_vec_pretty(lab)?)
+            .and_then(|()| fs::rename(&written, directory.join("lab.json")))
+            .with_context(|| format!("cannot write in {}", directory.display()))
+    }
+
+    /// The lab `name`.
+    ///
+    /// # Errors
+    /// Where there is none, with the word how to get one.
+    pub(crate) fn load(&self, name: &str) -> Result<Lab> {
+        let path = self.directory(name).join("lab.json");
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .with_context(|| format!("{} cannot be read", path.display())),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                bail!("there is no lab `{name}` (batslab up --name {name} builds one)")
+            }
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
+    /// The lab `name`, if it is up.
+    pub(crate) fn load_alive(&self, name: &str) -> Result<Lab> {
+        let lab = self.load(name)?;
+        if !lab.is_alive() {
+            self.remove(&lab.name);
+            bail!("the emulator of the lab `{name}` has died; what was left of it is cleaned up");
+        }
+        Ok(lab)
+    }
+
+    /// The names of all labs that are remembered.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(&self.root)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Takes the rest of dead labs away. Returns their names.
+    pub(crate) fn sweep(&self) -> Vec<String> {
+        let mut swept = Vec::new();
+        for name in self.names() {
+            let dead = match self.load(&name) {
+                Ok(lab) => !lab.is_alive(),
+                // Its builder may be about to write the file; one that crashed will not.
+                Err(_) => age(&self.directory(&name)) > Duration::from_secs(10),
+            };
+            if dead {
+                self.remove(&name);
+                swept.push(name);
+            }
+        }
+        swept
+    }
+
+    /// Ends the emulator of the lab `name` and takes away all that belongs to it.
+    pub(crate) fn remove(&self, name: &str) {
+        let hops = match self.load(name) {
+            Ok(lab) => {
+                if let Some(emulator) =
+                    lab.emulator.filter(|process| process.pid != std::process::id())
+                {
+                    emulator.end();
+                }
+                lab.hops
+            }
+            Err(_) => topology::MOST_HOPS,
+        };
+        let namespaces = self.namespaces(name);
+        for namespace in topology::namespaces(name, hops) {
+            namespaces.delete(&namespace);
+        }
+        let _ = fs::remove_dir_all(self.directory(name));
+    }
+
+    /// Joins the user namespace of a lab that has one of its own. The process must have one thread.
+    pub(crate) fn join(&self, lab: &Lab) -> Result<()> {
+        let Some(emulator) = lab.emulator.filter(|_| lab.unprivileged) else { return Ok(()) };
+        for (kind, flag) in [("user", CloneFlags::CLONE_NEWUSER), ("mnt", CloneFlags::CLONE_NEWNS)]
+        {
+            let path = format!("/proc/{}/ns/{kind}", emulator.pid);
+            let namespace = fs::File::open(&path).with_context(|| format!("cannot open {path}"))?;
+            setns(namespace, flag).with_context(|| format!("cannot enter {path}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn age(path: &Path) -> Duration {
+    fs::metadata(path)
+        .and_then(|metadata| metadata.modified())
+        .ok()
+        .and_then(|modified| modified.elapsed().ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home(tag: &str) -> Home {
+        let root = std::env::temp_dir().join(format!("batslab-{tag}-{}", std::process::id()));
+        Home { root, unprivileged: true }
+    }
+
+    fn lab(name: &str, builder: Process) -> Lab {
+        Lab {
+            name: name.to_owned(),
+            hops: 1,
+            mtu: 1500,
+            seed: 7,
+            link: Link::default(),
+            builder,
+            emulator: None,
+            unprivileged: true,
+        }
+    }
+
+    #[test]
+    fn a_name_is_taken_once_and_free_again_after_removal() {
+        let home = home("claim");
+        let lab = lab("x", Process::own().unwrap());
+        home.claim(&lab).unwrap();
+        assert!(home.claim(&lab).unwrap_err().to_string().contains("up already"));
+        assert_eq!(home.load("x").unwrap(), lab);
+        assert!(home.sweep().is_empty());
+        home.remove("x");
+        assert!(home.load("x").unwrap_err().to_string().contains("no lab"));
+        fs::remove_dir_all(&home.root).unwrap();
+    }
+
+    #[test]
+    fn a_lab_whose_builder_died_is_swept() {
+        let home = home("sweep");
+        let mut child = std::process::Command::new("sleep").arg("5").spawn().unwrap();
+        let builder = Process::find(child.id()).unwrap();
+        home.claim(&lab("y", builder)).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(home.sweep(), ["y"]);
+        assert!(home.names().is_empty());
+        fs::remove_dir_all(&home.root).unwrap();
+    }
+}

@@ -1,0 +1,139 @@
+//! Quantities as they are typed and printed: rates, times, shares, queues.
+
+use std::time::Duration;
+
+/// A rate such as `1000M`, `1G`, `512k` or `2.5Mbit`, in bits a second; 0 or `none` for no limit.
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    if text == "none" {
+        return Ok(0);
+    }
+    let lower = text.to_ascii_lowercase();
+    let short = lower.trim_end_matches("it/s").trim_end_matches("it").trim_end_matches("bps");
+    let short = short.trim_end_matches('b');
+    let (number, factor) = match short.as_bytes().last() {
+        Some(b'k') => (&short[..short.len() - 1], 1e3),
+        Some(b'm') => (&short[..short.len() - 1], 1e6),
+        Some(b'g') => (&short[..short.len() - 1], 1e9),
+        _ => (short, 1.0),
+    };
+    let rate = positive(number).map(|number| number * factor).filter(|&rate| rate <= 1e12);
+    rate.map(|rate| rate.round() as u64)
+        .ok_or_else(|| format!("`{text}` is no rate: say for example 1000M, 1G or 512k"))
+}
+
+/// A time such as `50ms`, `1.5s`, `200us`; a bare number is in milliseconds.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let lower = text.to_ascii_lowercase();
+    let (number, factor) = if let Some(number) = lower.strip_suffix("us") {
+        (number, 1e-6)
+    } else if let Some(number) = lower.strip_suffix("ms") {
+        (number, 1e-3)
+    } else if let Some(number) = lower.strip_suffix('s') {
+        (number, 1.0)
+    } else {
+        (lower.as_str(), 1e-3)
+    };
+    positive(number)
+        .map(|number| number * factor)
+        .filter(|&seconds| seconds <= 60.0)
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("`{text}` is no time up to 60 s: say for example 50ms or 200us"))
+}
+
+/// A share such as `10%` or `0.5` (both in per cent) as a number from 0 to 1.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    positive(text.strip_suffix('%').unwrap_or(text))
+        .map(|percent| percent / 100.0)
+        .filter(|&share| share <= 1.0)
+        .ok_or_else(|| format!("`{text}` is no share: say for example 10%"))
+}
+
+fn positive(text: &str) -> Option<f64> {
+    text.trim().parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0)
+}
+
+/// Two values, forward (towards `b`) and backward, typed as `X` for both or as `X/Y`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Both<T> {
+    pub(crate) forward: T,
+    pub(crate) backward: T,
+}
+
+impl<T: Clone> Both<T> {
+    /// Reads one value or two.
+    pub(crate) fn parse(
+        text: &str,
+        one: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Self, String> {
+        match text.split_once('/').filter(|(_, backward)| !backward.starts_with('s')) {
+            Some((forward, backward)) => {
+                Ok(Self { forward: one(forward)?, backward: one(backward)? })
+            }
+            None => one(text).map(|value| Self { forward: value.clone(), backward: value }),
+        }
+    }
+}
+
+/// A rate in Mbit/s, with as many digits as are of use.
+pub(crate) fn megabits(bits_per_second: f64) -> String {
+    let megabits = bits_per_second / 1e6;
+    if megabits >= 100.0 {
+        format!("{megabits:.0}")
+    } else if megabits >= 10.0 {
+        format!("{megabits:.1}")
+    } else {
+        format!("{megabits:.2}")
+    }
+}
+
+/// A rate as it is asked for: `1000M`.
+pub(crate) fn rate_text(bits_per_second: u64) -> String {
+    match bits_per_second {
+        0 => "no limit".to_owned(),
+        rate if rate >= 1_000_000 => format!("{} Mbit/s", rate as f64 / 1e6),
+        rate if rate >= 1_000 => format!("{} kbit/s", rate as f64 / 1e3),
+        rate => format!("{rate} bit/s"),
+    }
+}
+
+/// A time in milliseconds.
+pub(crate) fn time_text(time: Duration) -> String {
+    format!("{} ms", (time.as_secs_f64() * 1e6).round() / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_with_and_without_unit() {
+        for text in ["1000M", "1G", "1000Mbit", "1000mbit/s", "1Gbps", "1000000000"] {
+            assert_eq!(rate(text), Ok(1_000_000_000), "{text}");
+        }
+        assert_eq!(rate("2.5k"), Ok(2_500));
+        assert_eq!(rate("none"), Ok(0));
+        for text in ["", "fast", "-1M", "NaN", "1e300", "M"] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_and_shares_have_bounds() {
+        assert_eq!(time("50ms"), Ok(Duration::from_millis(50)));
+        assert_eq!(time("50"), Ok(Duration::from_millis(50)));
+        assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(time("200us"), Ok(Duration::from_micros(200)));
+        assert!(time("61s").is_err() && time("-1ms").is_err() && time("soon").is_err());
+        assert_eq!(share("10%"), Ok(0.1));
+        assert_eq!(share("100"), Ok(1.0));
+        assert!(share("101%").is_err() && share("x").is_err());
+    }
+
+    #[test]
+    fn two_directions_may_differ() {
+        assert_eq!(Both::parse("10%", share), Ok(Both { forward: 0.1, backward: 0.1 }));
+        assert_eq!(Both::parse("10%/0", share), Ok(Both { forward: 0.1, backward: 0.0 }));
+        assert_eq!(Both::parse("1Mbit/s", rate).unwrap().backward, 1_000_000);
+        assert!(Both::parse("10%/", share).is_err());
+    }
+}

@@ -1,0 +1,313 @@
+//! A lab's own rate, delay and loss beside what was asked for.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::emulator::report::{DirectionReport, HopReport, Request};
+use crate::emulator::{self};
+use crate::lab;
+use crate::probe::{BlastPlan, BlastResult, PingResult, blast, ping};
+use crate::settings::Direction;
+use crate::state::{Home, Lab};
+use crate::topology::{self, End};
+use crate::units::{megabits, rate_text};
+
+/// Offered where there is no limit of rate.
+const UNLIMITED_OFFER: u64 = 500_000_000;
+/// A rate is right within this share.
+const RATE_TOLERANCE: f64 = 0.02;
+/// A loss is right within so many standard deviations.
+const DEVIATIONS: f64 = 4.5;
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    /// What was measured.
+    pub(crate) what: String,
+    /// What was asked for.
+    pub(crate) asked: String,
+    /// What was measured.
+    pub(crate) measured: String,
+    /// The same as a number: bits a second, milliseconds, per cent, cores.
+    pub(crate) value: f64,
+    /// Whether it is within tolerance; nothing is asked of some.
+    pub(crate) good: Option<bool>,
+}
+
+/// Measures the lab `lab`.
+///
+/// # Errors
+/// Where traffic cannot be sent, the emulator does not answer, or the user interrupts.
+pub(crate) fn measure(
+    home: &Home,
+    lab: &Lab,
+    packets: u64,
+    seconds: u64,
+    progress: &dyn Fn(&str),
+) -> Result<Vec<Row>> {
+    let limit = Duration::from_secs(seconds);
+    let socket = home.control_socket(&lab.name);
+    let start = emulator::control::report(&socket)?;
+    let mut rows = Vec::new();
+    progress("round-trip times of small packets");
+    rows.push(delay(home, lab, &start)?);
+    emulator::control::ask(&socket, &Request::ResetLateness)?;
+    for forward in [true, false] {
+        let name = if forward { "a to b" } else { "b to a" };
+        let packets = if forward { packets } else { (packets / 4).max(1_000) };
+        let path: Vec<Direction> = start
+            .iter()
+            .map(|hop| if forward { hop.link.forward } else { hop.link.backward })
+            .collect();
+        let rate = path.iter().map(|hop| hop.rate).filter(|&rate| rate > 0).min();
+        let plan = plan(home, lab, &start, forward);
+        let (namespaces, from, to) = plan;
+        let address = if forward {
+            topology::address(lab.hops, End::Right)
+        } else {
+            topology::address(1, End::Left)
+        };
+        let blast_plan = BlastPlan {
+            namespaces: &namespaces,
+            from,
+            to,
+            address,
+            frame: lab.mtu as usize + 14,
+            rate: rate.unwrap_or(UNLIMITED_OFFER) / 10 * 9,
+            packets,
+            time: limit,
+            patience: patience(&start),
+        };
+        progress(&format!("{packets} packets {name} at nine tenths of the rate"));
+        let before = totals(&emulator::control::report(&socket)?, forward);
+        let began = (Instant::now(), processor_time(lab));
+        let result = blast(&blast_plan)?;
+        let cores = (processor_time(lab).saturating_sub(began.1)).as_secs_f64()
+            / result.sending.as_secs_f64().max(1e-9);
+        debug_assert!(began.0.elapsed() >= result.sending);
+        let after = emulator::control::report(&socket)?;
+        let moved = totals(&after, forward);
+        rows.push(loss(name, &path, &result, moved.queue_drops - before.queue_drops));
+        rows.push(Row {
+            what: format!("dropped by the emulator, {name}"),
+            asked: "0".to_owned(),
+            measured: (moved.emulator_drops - before.emulator_drops).to_string(),
+            value: (moved.emulator_drops - before.emulator_drops) as f64,
+            good: Some(moved.emulator_drops == before.emulator_drops),
+        });
+        rows.push(Row {
+            what: format!("emulator's processors, {name}"),
+            asked: "-".to_owned(),
+            measured: format!("{cores:.2} at {} Mbit/s", megabits(offered(&blast_plan, &result))),
+            value: cores,
+            good: None,
+        });
+        rows.push(Row {
+            what: format!("latest delivery, {name}"),
+            asked: "-".to_owned(),
+            measured: format!("{:.2} ms late", moved.latest_us as f64 / 1e3),
+            value: moved.latest_us as f64 / 1e3,
+            good: None,
+        });
+        if let Some(rate) = rate {
+            progress(&format!("rate {name}"));
+            let flood = BlastPlan {
+                rate: rate / 20 * 23,
+                packets: (rate / 20 * 23 / 8 / blast_plan.frame as u64 * 3).max(100),
+                time: limit.min(Duration::from_secs(4)),
+                ..blast_plan.clone()
+            };
+            let flooded = blast(&flood)?;
+            let passed = flooded.received_rate / (1.0 - result.loss()).max(1e-9);
+            let within = (passed / rate as f64 - 1.0).abs() <= RATE_TOLERANCE;
+            rows.insert(
+                rows.len() - 4,
+                Row {
+                    what: format!("rate {name}"),
+                    asked: rate_text(rate),
+                    measured: format!("{} Mbit/s", megabits(passed)),
+                    value: passed,
+                    good: Some(within),
+                },
+            );
+        }
+    }
+    Ok(rows)
+}
+
+type Hosts = (crate::namespace::Namespaces, String, String);
+
+fn plan(home: &Home, lab: &Lab, _: &[HopReport], forward: bool) -> Hosts {
+    let a = topology::namespace(&lab.name, "a");
+    let b = topology::namespace(&lab.name, "b");
+    let (from, to) = if forward { (a, b) } else { (b, a) };
+    (home.namespaces(&lab.name), from, to)
+}
+
+fn offered(plan: &BlastPlan<'_>, result: &BlastResult) -> f64 {
+    result.sent as f64 * plan.frame as f64 * 8.0 / result.sending.as_secs_f64().max(1e-9)
+}
+
+fn processor_time(lab: &Lab) -> Duration {
+    lab.emulator.map(|emulator| emulator.processor_time()).unwrap_or_default()
+}
+
+/// How long the last packet may take.
+fn patience(hops: &[HopReport]) -> Duration {
+    let way: Duration = hops
+        .iter()
+        .map(|hop| {
+            let queue = [hop.link.forward, hop.link.backward].map(|direction| {
+                let bits = hop.link.queue_bytes(&direction) as f64 * 8.0;
+                Duration::from_secs_f64((bits / direction.rate.max(1_000_000) as f64).min(10.0))
+            });
+            let jitter = hop.link.forward.jitter + hop.link.backward.jitter;
+            hop.link.round_trip() + jitter + queue[0].max(queue[1])
+        })
+        .sum();
+    way + Duration::from_millis(200)
+}
+
+fn totals(hops: &[HopReport], forward: bool) -> DirectionReport {
+    let mut totals = DirectionReport::default();
+    for hop in hops {
+        let direction = if forward { &hop.forward } else { &hop.backward };
+        totals.queue_drops += direction.queue_drops;
+        totals.emulator_drops += direction.emulator_drops;
+        totals.latest_us = totals.latest_us.max(direction.latest_us);
+    }
+    totals
+}
+
+fn delay(home: &Home, lab: &Lab, hops: &[HopReport]) -> Result<Row> {
+    let (namespaces, from, to) = plan(home, lab, hops, true);
+    let address = topology::address(lab.hops, End::Right);
+    let result = ping(&namespaces, &from, &to, address, 400, patience(hops))?;
+    let asked: Duration = hops.iter().map(|hop| hop.link.round_trip()).sum();
+    let jitter: Duration =
+        hops.iter().map(|hop| hop.link.forward.jitter + hop.link.backward.jitter).sum();
+    // Small frames take their time on the wire too; and the hosts theirs.
+    let wire: f64 = hops
+        .iter()
+        .flat_map(|hop| [hop.link.forward.rate, hop.link.backward.rate])
+        .filter(|&rate| rate > 0)
+        .map(|rate| 64.0 * 8.0 / rate as f64)
+        .sum();
+    let least = asked.as_secs_f64();
+    let most = least + jitter.as_secs_f64() + wire + 0.001 * hops.len() as f64;
+    let good = result.received > 0
+        && result.least.as_secs_f64() >= least - jitter.as_secs_f64() - 0.000_05
+        && result.median.as_secs_f64() <= most;
+    Ok(delay_row(asked, &result, good))
+}
+
+fn delay_row(asked: Duration, result: &PingResult, good: bool) -> Row {
+    let millis = |time: Duration| time.as_secs_f64() * 1e3;
+    Row {
+        what: "round trip".to_owned(),
+        asked: format!("{:.2} ms", millis(asked)),
+        measured: if result.received == 0 {
+            format!("nothing came back of {}", result.sent)
+        } else {
+            format!(
+                "{:.2} / {:.2} / {:.2} ms (least, median, most)",
+                millis(result.least),
+                millis(result.median),
+                millis(result.most)
+            )
+        },
+        value: millis(result.median),
+        good: Some(good),
+    }
+}
+
+fn loss(name: &str, path: &[Direction], result: &BlastResult, queue_drops: u64) -> Row {
+    // A corrupted packet fails its checksum: for the hosts it is lost.
+    let passes: f64 = path
+        .iter()
+        .map(|hop| if hop.black_hole { 0.0 } else { (1.0 - hop.loss.mean()) * (1.0 - hop.corrupt) })
+        .product();
+    let asked = 1.0 - passes;
+    let factor = path.iter().map(|hop| hop.loss.burst_factor()).fold(1.0, f64::max);
+    let measured = result.loss();
+    let deviation = factor * (asked * (1.0 - asked) / result.sent.max(1) as f64).sqrt();
+    // One packet in a hundred thousand is forgiven: the hosts' kernels may drop one.
+    let good = (measured - asked).abs() <= DEVIATIONS * deviation + 1e-5 && queue_drops == 0;
+    let mut text = format!("{:.4} % of {}", measured * 100.0, result.sent);
+    if queue_drops > 0 {
+        text.push_str(&format!(", {queue_drops} at the queue"));
+    }
+    if result.reordered > 0 {
+        text.push_str(&format!(", {} out of order", result.reordered));
+    }
+    if result.again > 0 {
+        text.push_str(&format!(", {} twice", result.again));
+    }
+    Row {
+        what: format!("loss {name}"),
+        asked: format!("{:.4} %", asked * 100.0),
+        measured: text,
+        value: measured * 100.0,
+        good: Some(good),
+    }
+}
+
+/// The table as text.
+pub(crate) fn table(rows: &[Row]) -> String {
+    let cells: Vec<[&str; 4]> = rows
+        .iter()
+        .map(|row| {
+            let verdict = match row.good {
+                Some(true) => "ok",
+                Some(false) => "OUT OF TOLERANCE",
+                None => "",
+            };
+            [row.what.as_str(), row.asked.as_str(), row.measured.as_str(), verdict]
+        })
+        .collect();
+    crate::text::table(&["", "asked", "measured", ""], &cells)
+}
+
+/// Whether all is within tolerance.
+pub(crate) fn good(rows: &[Row]) -> bool {
+    rows.iter().all(|row| row.good != Some(false))
+}
+
+/// Measures a lab that is up.
+pub(crate) fn measure_named(
+    home: &Home,
+    name: &str,
+    packets: u64,
+    seconds: u64,
+    progress: &dyn Fn(&str),
+) -> Result<Vec<Row>> {
+    let lab = home.load_alive(name)?;
+    home.join(&lab)?;
+    lab::report(home, &lab)?;
+    measure(home, &lab, packets, seconds, progress)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Loss;
+
+    #[test]
+    fn loss_is_judged_by_its_spread() {
+        let path = [Direction { loss: Loss::Independent(0.1), ..Direction::default() }];
+        let result = |received| BlastResult { sent: 1_000_000, received, ..BlastResult::default() };
+        assert_eq!(loss("x", &path, &result(900_500), 0).good, Some(true));
+        assert_eq!(loss("x", &path, &result(898_000), 0).good, Some(false));
+        assert_eq!(loss("x", &path, &result(900_500), 3).good, Some(false));
+    }
+
+    #[test]
+    fn losses_of_a_chain_multiply() {
+        let hop = Direction { loss: Loss::Independent(0.5), ..Direction::default() };
+        let result = BlastResult { sent: 100_000, received: 25_000, ..BlastResult::default() };
+        let row = loss("x", &[hop, hop], &result, 0);
+        assert_eq!((row.asked.as_str(), row.good), ("75.0000 %", Some(true)));
+    }
+}
