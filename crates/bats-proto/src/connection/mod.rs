@@ -220,6 +220,11 @@ impl Connection {
         self.streams.as_ref().is_some_and(|s| s.reassembly.is_finished() && s.inbox.is_empty())
     }
 
+    /// Whether the peer has everything.
+    pub(crate) fn is_all_acknowledged(&self) -> bool {
+        self.streams.as_ref().is_some_and(|s| s.queue.is_empty() && s.outgoing.all_acknowledged())
+    }
+
     /// Ends the connection from this side.
     pub(crate) fn close(&mut self, now: Timestamp, code: u64, reason: &str) {
         self.begin_close(now, true, code, reason, CloseReason::Local);
@@ -289,10 +294,8 @@ impl Connection {
             self.writable_wanted = false;
             self.events.push_back(Event::Writable);
         }
-        if !self.acknowledged_told
-            && streams.queue.is_empty()
-            && streams.outgoing.all_acknowledged()
-        {
+        let all_acknowledged = streams.queue.is_empty() && streams.outgoing.all_acknowledged();
+        if !self.acknowledged_told && all_acknowledged {
             self.acknowledged_told = true;
             self.events.push_back(Event::AllAcknowledged);
         }

@@ -82,10 +82,24 @@ impl Connection {
     fn poll_close(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Transmit> {
         let close = self.control.close.take()?;
         if self.protection.is_some() {
+            // What arrived until now is acknowledged along with it, so that a peer whose last
+            // message was answered by our close knows that it was received.
+            let mut ranges = core::mem::take(&mut self.ranges);
+            let header = self.ack_header(now, &mut ranges);
+            let min_rtt = self.rtt.min();
+            let feedback =
+                self.streams.as_mut().map(|streams| streams.incoming.feedback(now, min_rtt));
             self.begin_packet(buffer);
             let start = self.write_frames(buffer, |writer| {
+                if let Some(feedback) = feedback {
+                    frame::encode(writer, &Frame::Rank(feedback))?;
+                }
+                if let Some(header) = &header {
+                    frame::encode_ack(writer, header, &ranges)?;
+                }
                 frame::encode(writer, &PendingControl::close_frame(&close))
             });
+            self.ranges = ranges;
             self.finish_packet(now, buffer, start, PacketKind::Control, false, Contents::default());
         } else {
             self.handshake.write_close(&close.2, buffer);

@@ -424,6 +424,12 @@ impl Endpoint {
         self.connections.get(&handle).is_some_and(|connection| connection.is_finished())
     }
 
+    /// Whether everything handed to `send`, and `finish` if it was called, has arrived at the
+    /// peer.
+    pub fn is_all_acknowledged(&self, handle: ConnectionHandle) -> bool {
+        self.connections.get(&handle).is_some_and(|connection| connection.is_all_acknowledged())
+    }
+
     /// Ends the connection at once; unsent data is dropped. [`Event::Closed`] follows.
     pub fn close(&mut self, now: Timestamp, handle: ConnectionHandle, code: u64, reason: &str) {
         if let Some(connection) = self.connections.get_mut(&handle) {

@@ -1,0 +1,284 @@
+//! A connection: messages to and from one peer.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats};
+use bytes::Bytes;
+
+use crate::error::{ConnectError, RecvError, SendError};
+use crate::identity::Fingerprint;
+use crate::shared::{Core, Shared};
+
+/// One connection to a peer. Messages keep their boundaries and order, and arrive exactly once.
+/// Clones are the same connection; when the last is dropped, an open connection is closed with
+/// code 0, and what was not acknowledged by then may be lost: [`finish`](Self::finish) first.
+#[derive(Clone)]
+pub struct Connection {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    handle: ConnectionHandle,
+    remote: SocketAddr,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.on_dropped(Some(self.handle));
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("handle", &self.inner.handle)
+            .field("remote", &self.inner.remote)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a slot without an end of its own has ended: the I/O thread is gone.
+fn lost() -> CloseReason {
+    CloseReason::Local
+}
+
+impl Connection {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        core: &mut Core,
+        handle: ConnectionHandle,
+        remote: SocketAddr,
+    ) -> Self {
+        core.handles += 1;
+        Self { inner: Arc::new(Inner { shared, handle, remote }) }
+    }
+
+    /// How the connection ended, if it has.
+    fn end(&self, core: &Core) -> Option<CloseReason> {
+        match core.slots.get(&self.inner.handle) {
+            Some(slot) => match &slot.end {
+                Some(end) => Some(end.reason.clone()),
+                None => core.ended.is_some().then(lost),
+            },
+            None => Some(lost()),
+        }
+    }
+
+    pub(crate) fn poll_established(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), ConnectError>> {
+        let mut core = self.inner.shared.lock();
+        if let Some(reason) = self.end(&core) {
+            return Poll::Ready(Err(reason.into()));
+        }
+        let Some(slot) = core.slots.get_mut(&self.inner.handle) else {
+            return Poll::Ready(Err(lost().into()));
+        };
+        if slot.established {
+            return Poll::Ready(Ok(()));
+        }
+        slot.connecting.register(context.waker());
+        Poll::Pending
+    }
+
+    /// Hands a message over; done when there is room for it, not when it has arrived.
+    ///
+    /// # Errors
+    /// See [`SendError`]; never [`SendError::Blocked`].
+    pub async fn send(&self, message: impl Into<Bytes>) -> Result<(), SendError> {
+        let mut waiting = Some(message.into());
+        poll_fn(|context| {
+            let Some(message) = waiting.take() else { return Poll::Ready(Ok(())) };
+            self.inner.shared.call(|core, clock| {
+                if let Some(reason) = self.end(core) {
+                    return Poll::Ready(Err(reason.into()));
+                }
+                match core.endpoint.send(clock.now(), self.inner.handle, message) {
+                    Err(bats_proto::SendError::Blocked(message)) => {
+                        waiting = Some(message);
+                        if let Some(slot) = core.slots.get_mut(&self.inner.handle) {
+                            slot.writing.register(context.waker());
+                        }
+                        Poll::Pending
+                    }
+                    other => Poll::Ready(other.map_err(translate)),
+                }
+            })
+        })
+        .await
+    }
+
+    /// Hands a message over if there is room for it now.
+    ///
+    /// # Errors
+    /// [`SendError::Blocked`] gives the message back; see [`SendError`] for the others.
+    pub fn try_send(&self, message: impl Into<Bytes>) -> Result<(), SendError> {
+        let message = message.into();
+        self.inner.shared.call(|core, clock| match self.end(core) {
+            Some(reason) => Err(reason.into()),
+            None => core.endpoint.send(clock.now(), self.inner.handle, message).map_err(translate),
+        })
+    }
+
+    /// The next message, or `None` after the last one when the peer has finished.
+    ///
+    /// # Errors
+    /// The connection ended before the peer had finished. Messages that had arrived until then
+    /// come first.
+    pub async fn recv(&self) -> Result<Option<Bytes>, RecvError> {
+        poll_fn(|context| match self.take(Some(context)) {
+            Taken::Nothing => Poll::Pending,
+            Taken::Message(message) => Poll::Ready(Ok(Some(message))),
+            Taken::Finished => Poll::Ready(Ok(None)),
+            Taken::Closed(reason) => Poll::Ready(Err(reason.into())),
+        })
+        .await
+    }
+
+    /// The next message if there is one now; otherwise `None`, also after the last.
+    #[must_use]
+    pub fn try_recv(&self) -> Option<Bytes> {
+        match self.take(None) {
+            Taken::Message(message) => Some(message),
+            _ => None,
+        }
+    }
+
+    /// Takes a message; the task of `context` is woken when there may be one later.
+    fn take(&self, context: Option<&mut Context<'_>>) -> Taken {
+        let handle = self.inner.handle;
+        self.inner.shared.call(|core, clock| {
+            let ended = core.ended.is_some();
+            let Some(slot) = core.slots.get_mut(&handle) else { return Taken::Closed(lost()) };
+            if let Some(end) = &mut slot.end {
+                return match end.messages.pop_front() {
+                    Some(message) => Taken::Message(message),
+                    None if end.finished => Taken::Finished,
+                    None => Taken::Closed(end.reason.clone()),
+                };
+            }
+            match core.endpoint.recv(clock.now(), handle) {
+                Some(message) => Taken::Message(message),
+                None if core.endpoint.is_finished(handle) => Taken::Finished,
+                None if ended => Taken::Closed(lost()),
+                None => {
+                    if let Some(context) = context {
+                        slot.reading.register(context.waker());
+                    }
+                    Taken::Nothing
+                }
+            }
+        })
+    }
+
+    /// Says that no more messages follow and waits until the peer has everything.
+    ///
+    /// # Errors
+    /// The connection ended before all was acknowledged.
+    pub async fn finish(&self) -> Result<(), SendError> {
+        self.inner.shared.call(|core, clock| match self.end(core) {
+            // What a call before the end had finished may have arrived all the same.
+            Some(_) if core.slots.get(&self.inner.handle).is_some_and(|slot| slot.is_finished) => {
+                Ok(())
+            }
+            Some(reason) => Err(SendError::Closed(reason)),
+            None => match core.endpoint.finish(clock.now(), self.inner.handle) {
+                Ok(()) | Err(bats_proto::SendError::Finished) => {
+                    if let Some(slot) = core.slots.get_mut(&self.inner.handle) {
+                        slot.is_finished = true;
+                    }
+                    Ok(())
+                }
+                Err(error) => Err(translate(error)),
+            },
+        })?;
+        self.flush().await
+    }
+
+    /// Waits until the peer has everything that was sent so far.
+    ///
+    /// # Errors
+    /// The connection ended before all was acknowledged.
+    pub async fn flush(&self) -> Result<(), SendError> {
+        let handle = self.inner.handle;
+        poll_fn(|context| {
+            let mut core = self.inner.shared.lock();
+            let done = match core.slots.get(&handle).and_then(|slot| slot.end.as_ref()) {
+                Some(end) => end.all_acknowledged,
+                None => core.endpoint.is_all_acknowledged(handle),
+            };
+            if done {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(reason) = self.end(&core) {
+                return Poll::Ready(Err(reason.into()));
+            }
+            if let Some(slot) = core.slots.get_mut(&handle) {
+                slot.finishing.register(context.waker());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Ends the connection at once, with an application's code and text for the peer. What was
+    /// not acknowledged may be lost.
+    pub fn close(&self, code: u64, reason: &str) {
+        self.inner.shared.call(|core, clock| {
+            core.endpoint.close(clock.now(), self.inner.handle, code, reason);
+        });
+    }
+
+    /// How the connection ended, once it has.
+    #[must_use]
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.end(&self.inner.shared.lock())
+    }
+
+    /// A sample of the statistics; the last one after the end.
+    #[must_use]
+    pub fn stats(&self) -> ConnectionStats {
+        let core = self.inner.shared.lock();
+        match core.slots.get(&self.inner.handle).and_then(|slot| slot.end.as_ref()) {
+            Some(end) => end.stats.clone(),
+            None => core
+                .endpoint
+                .stats(self.inner.shared.clock.now(), self.inner.handle)
+                .unwrap_or_default(),
+        }
+    }
+
+    /// The peer's address.
+    #[must_use]
+    pub fn remote_addr(&self) -> SocketAddr {
+        self.inner.remote
+    }
+
+    /// The fingerprint of the peer's certificate, if it showed one and is still connected.
+    #[must_use]
+    pub fn peer_fingerprint(&self) -> Option<Fingerprint> {
+        self.inner.shared.lock().endpoint.peer_fingerprint(self.inner.handle).map(Fingerprint)
+    }
+}
+
+enum Taken {
+    Message(Bytes),
+    Finished,
+    Closed(CloseReason),
+    Nothing,
+}
+
+fn translate(error: bats_proto::SendError) -> SendError {
+    match error {
+        bats_proto::SendError::Blocked(message) => SendError::Blocked(message),
+        bats_proto::SendError::TooLarge { size, limit } => SendError::TooLarge { size, limit },
+        bats_proto::SendError::Finished => SendError::Finished,
+        _ => SendError::Closed(lost()),
+    }
+}

@@ -1,0 +1,403 @@
+//! The UDP socket: batches in and out with GRO and GSO, addresses of both families.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use bats_proto::{Received, Transmit};
+use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, Socket as RawSocket, Type};
+
+use crate::driver::Alarm;
+
+/// Datagrams, or trains of datagrams joined by GRO, of one call.
+const RECEIVE_BATCH: usize = 16;
+/// Octets of a train: the kernel joins no more.
+const TRAIN_BYTES: usize = 65_536;
+/// Bursts between two looks at what came in.
+const MAX_BURSTS: usize = 16;
+/// Octets of one burst.
+const BURST_BYTES: usize = 65_000;
+/// Buffers asked of the system: at 10 Gbit/s this is 6 ms in which the thread may be held up.
+const SOCKET_BUFFER: usize = 8 << 20;
+
+/// What to wait for besides time and alarm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    Read,
+    ReadOrWrite,
+}
+
+/// A bound UDP socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    /// An IPv6 socket reaches IPv4 addresses as mapped ones.
+    is_ipv6: bool,
+}
+
+impl Socket {
+    /// Binds `address`; an unspecified IPv6 address serves IPv4 too.
+    pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket =
+            RawSocket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(!address.ip().is_unspecified())?;
+        }
+        socket.bind(&address.into())?;
+        Self::from_std(socket.into())
+    }
+
+    /// Any free port, of both families where there are both.
+    pub(crate) fn bind_any() -> io::Result<Self> {
+        Self::bind((Ipv6Addr::UNSPECIFIED, 0).into())
+            .or_else(|_| Self::bind(([0, 0, 0, 0], 0).into()))
+    }
+
+    fn from_std(socket: UdpSocket) -> io::Result<Self> {
+        let is_ipv6 = socket.local_addr()?.is_ipv6();
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        enlarge_buffers(&socket);
+        disable_timestamps(&socket);
+        Ok(Self { socket, state, is_ipv6 })
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Takes one batch; `false` when nothing was there.
+    pub(crate) fn receive(&self, buffers: &mut ReceiveBuffers) -> io::Result<bool> {
+        let mut slices: [IoSliceMut<'_>; RECEIVE_BATCH] = {
+            let mut trains = buffers.octets.chunks_exact_mut(TRAIN_BYTES);
+            std::array::from_fn(|_| IoSliceMut::new(trains.next().unwrap_or_default()))
+        };
+        let result = self.state.recv((&self.socket).into(), &mut slices, &mut buffers.metas);
+        buffers.count = 0;
+        match result {
+            Ok(count) => {
+                buffers.count = count;
+                Ok(count > 0)
+            }
+            Err(error) if is_transient(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends what is there; `false` when the system takes no more now.
+    pub(crate) fn send(&self, bursts: &mut Bursts) -> io::Result<bool> {
+        while let Some((transmit, octets)) = bursts.front() {
+            match self.send_burst(&transmit, octets) {
+                Ok(()) => bursts.pop(),
+                Err((sent, error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    bursts.consume(sent);
+                    return Ok(false);
+                }
+                Err((sent, error)) => {
+                    // A datagram that the system refuses (too large for the interface, no route
+                    // for the moment) is lost like one that the network drops.
+                    tracing::debug!(%error, remote = %transmit.remote, "datagram not sent");
+                    bursts.consume((sent + transmit.segment_size).min(octets.len()));
+                    bursts.pop_if_empty();
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// On error: how many octets had left.
+    fn send_burst(&self, transmit: &Transmit, octets: &[u8]) -> Result<(), (usize, io::Error)> {
+        // The system may have learnt meanwhile that the interface cannot do GSO.
+        let step = transmit.segment_size * self.state.max_gso_segments().max(1);
+        let mut sent = 0;
+        for contents in octets.chunks(step) {
+            let datagrams = quinn_udp::Transmit {
+                destination: self.map(transmit.remote),
+                ecn: EcnCodepoint::from_bits(transmit.ecn),
+                contents,
+                segment_size: (contents.len() > transmit.segment_size)
+                    .then_some(transmit.segment_size),
+                src_ip: transmit.local_ip.map(|ip| self.map_ip(ip)),
+            };
+            match self.state.try_send((&self.socket).into(), &datagrams) {
+                Ok(()) => sent += contents.len(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err((sent, error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn map(&self, address: SocketAddr) -> SocketAddr {
+        match (self.is_ipv6, address) {
+            (true, SocketAddr::V4(v4)) => {
+                SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into()
+            }
+            _ => address,
+        }
+    }
+
+    /// A mapped source address is given as IPv4: the control message differs.
+    fn map_ip(&self, ip: IpAddr) -> IpAddr {
+        match (self.is_ipv6, ip) {
+            (true, IpAddr::V4(v4)) => v4.to_ipv6_mapped().into(),
+            _ => ip,
+        }
+    }
+
+    /// Sleeps until the socket is ready, the alarm rings or the time is over; whether it rang.
+    pub(crate) fn wait(
+        &self,
+        alarm: &Alarm,
+        timeout: Option<Duration>,
+        readiness: Readiness,
+    ) -> io::Result<bool> {
+        let flags = match readiness {
+            Readiness::Read => PollFlags::IN,
+            Readiness::ReadOrWrite => PollFlags::IN | PollFlags::OUT,
+        };
+        let (socket, alarm) = (self.socket.as_fd(), alarm.as_fd());
+        let mut files = [
+            PollFd::from_borrowed_fd(socket, flags),
+            PollFd::from_borrowed_fd(alarm, PollFlags::IN),
+        ];
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        match poll(&mut files, timeout.as_ref()) {
+            Ok(_) => Ok(!files[1].revents().is_empty()),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// An address without the disguise that an IPv6 socket gives IPv4 addresses.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, ConnectionReset, Interrupted, WouldBlock};
+    // ICMP errors of earlier datagrams show up as refusals and resets; nobody authenticated them.
+    matches!(error.kind(), WouldBlock | Interrupted | ConnectionRefused | ConnectionReset)
+        || error.raw_os_error().is_some_and(|code| {
+            let code = rustix::io::Errno::from_raw_os_error(code);
+            use rustix::io::Errno;
+            matches!(code, Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN)
+        })
+}
+
+/// `quinn-udp` 0.6 asks for time stamps, but for trains its control buffer is 16 octets too short
+/// to hold them beside addresses and ECN bits, so that the ECN bits fall off. We use no stamps.
+fn disable_timestamps(socket: &UdpSocket) {
+    #[cfg(target_os = "linux")]
+    {
+        use nix::sys::socket::{setsockopt, sockopt};
+        if let Err(error) = setsockopt(socket, sockopt::ReceiveTimestampns, &false) {
+            tracing::debug!(%error, "ECN marks of joined datagrams may be lost");
+        }
+    }
+}
+
+fn enlarge_buffers(socket: &UdpSocket) {
+    let raw = socket2::SockRef::from(socket);
+    // Errors do not matter: what is there must do, and the loss shows in the statistics.
+    #[cfg(target_os = "linux")]
+    let forced =
+        rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER).is_ok();
+    #[cfg(not(target_os = "linux"))]
+    let forced = false;
+    if !forced {
+        let _ = raw.set_recv_buffer_size(SOCKET_BUFFER);
+    }
+    let _ = raw.set_send_buffer_size(SOCKET_BUFFER);
+    if let Ok(size) = raw.recv_buffer_size()
+        && size < SOCKET_BUFFER / 4
+    {
+        tracing::info!(size, "small receive buffer: raise net.core.rmem_max for fast links");
+    }
+}
+
+/// Memory for one batch of datagrams.
+pub(crate) struct ReceiveBuffers {
+    octets: Vec<u8>,
+    metas: [RecvMeta; RECEIVE_BATCH],
+    count: usize,
+}
+
+impl ReceiveBuffers {
+    pub(crate) fn new(_socket: &Socket) -> Self {
+        Self {
+            octets: vec![0; RECEIVE_BATCH * TRAIN_BYTES],
+            metas: [RecvMeta::default(); RECEIVE_BATCH],
+            count: 0,
+        }
+    }
+
+    /// The datagrams of the batch, each once.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Received<'_>> {
+        let count = std::mem::take(&mut self.count);
+        let trains = self.octets.chunks_exact_mut(TRAIN_BYTES);
+        trains.zip(&self.metas[..count]).flat_map(|(train, meta)| {
+            let (remote, local_ip) =
+                (canonical(meta.addr), meta.dst_ip.map(|ip| ip.to_canonical()));
+            let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
+            let len = meta.len.min(TRAIN_BYTES);
+            train[..len].chunks_mut(meta.stride.max(1)).map(move |payload| Received {
+                remote,
+                local_ip,
+                ecn,
+                payload,
+            })
+        })
+    }
+}
+
+/// Bursts on their way out, in order, in buffers that are used again and again.
+pub(crate) struct Bursts {
+    buffers: Vec<(Vec<u8>, Option<Transmit>)>,
+    /// The first that is not sent, the octets of it that are, and the first that is free.
+    first: usize,
+    consumed: usize,
+    free: usize,
+}
+
+impl Bursts {
+    pub(crate) fn new() -> Self {
+        let buffers = (0..MAX_BURSTS).map(|_| (Vec::with_capacity(BURST_BYTES), None)).collect();
+        Self { buffers, first: 0, consumed: 0, free: 0 }
+    }
+
+    /// The buffer for the next burst, unless all are full.
+    pub(crate) fn room(&mut self) -> Option<&mut Vec<u8>> {
+        if self.first == self.free {
+            (self.first, self.free, self.consumed) = (0, 0, 0);
+        }
+        self.buffers.get_mut(self.free).map(|(buffer, _)| buffer)
+    }
+
+    /// The buffer from [`room`](Self::room) is filled with this.
+    pub(crate) fn push(&mut self, transmit: Transmit) {
+        if let Some((_, slot)) = self.buffers.get_mut(self.free) {
+            *slot = Some(transmit);
+            self.free += 1;
+        }
+    }
+
+    fn front(&self) -> Option<(Transmit, &[u8])> {
+        if self.first == self.free {
+            return None;
+        }
+        let (buffer, transmit) = &self.buffers[self.first];
+        transmit.map(|transmit| (transmit, &buffer[self.consumed..]))
+    }
+
+    fn pop(&mut self) {
+        self.first += 1;
+        self.consumed = 0;
+    }
+
+    fn consume(&mut self, octets: usize) {
+        self.consumed += octets;
+    }
+
+    fn pop_if_empty(&mut self) {
+        if self.front().is_some_and(|(_, octets)| octets.is_empty()) {
+            self.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transmit(segment_size: usize, len: usize) -> Transmit {
+        let remote = ([127, 0, 0, 1], 9).into();
+        Transmit { remote, local_ip: None, ecn: 0, segment_size, len }
+    }
+
+    #[test]
+    fn bursts_leave_in_order_and_buffers_return() {
+        let mut bursts = Bursts::new();
+        for round in 0..3 {
+            let mut filled = 0u8;
+            while let Some(buffer) = bursts.room() {
+                assert!(buffer.capacity() >= BURST_BYTES);
+                buffer.clear();
+                buffer.extend_from_slice(&[filled, round]);
+                bursts.push(transmit(1, 2));
+                filled += 1;
+            }
+            assert_eq!(usize::from(filled), MAX_BURSTS);
+            for expected in 0..filled {
+                assert_eq!(bursts.front().unwrap().1, [expected, round]);
+                bursts.consume(1);
+                assert_eq!(bursts.front().unwrap().1, [round]);
+                bursts.consume(1);
+                bursts.pop_if_empty();
+            }
+            assert!(bursts.front().is_none());
+        }
+    }
+
+    #[test]
+    fn datagrams_cross_in_both_families_with_their_boundaries() {
+        for (server, client) in [
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("[::1]:0", "[::1]:0"),
+            ("[::]:0", "127.0.0.1:0"),
+            ("127.0.0.1:0", "[::]:0"),
+        ] {
+            let receiver = Socket::bind(server.parse().unwrap()).unwrap();
+            let sender = Socket::bind(client.parse().unwrap()).unwrap();
+            let port = receiver.local_addr().unwrap().port();
+            let ip: IpAddr = if server == "[::1]:0" {
+                Ipv6Addr::LOCALHOST.into()
+            } else {
+                [127, 0, 0, 1].into()
+            };
+            let mut bursts = Bursts::new();
+            let buffer = bursts.room().unwrap();
+            (0..2_500u32).for_each(|octet| buffer.push(octet as u8));
+            bursts.push(Transmit { remote: (ip, port).into(), ecn: 2, ..transmit(1_000, 2_500) });
+            assert!(sender.send(&mut bursts).unwrap());
+
+            let mut buffers = ReceiveBuffers::new(&receiver);
+            let mut sizes = Vec::new();
+            for _ in 0..1_000 {
+                if !receiver.receive(&mut buffers).unwrap() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                for received in buffers.drain() {
+                    assert_eq!(received.remote.ip(), ip, "{server} {client}");
+                    assert_eq!(received.ecn, 2, "{server} {client}");
+                    sizes.push(received.payload.len());
+                }
+                if sizes.len() == 3 {
+                    break;
+                }
+            }
+            assert_eq!(sizes, [1_000, 1_000, 500], "{server} {client}");
+        }
+    }
+
+    #[test]
+    fn the_alarm_ends_the_wait() {
+        let socket = Socket::bind_any().unwrap();
+        let alarm = Alarm::new().unwrap();
+        let short = Some(Duration::from_micros(100));
+        assert!(!socket.wait(&alarm, short, Readiness::Read).unwrap());
+        alarm.ring();
+        alarm.ring();
+        assert!(socket.wait(&alarm, None, Readiness::Read).unwrap());
+        alarm.silence();
+        assert!(!socket.wait(&alarm, short, Readiness::Read).unwrap());
+        assert!(!socket.wait(&alarm, None, Readiness::ReadOrWrite).unwrap());
+    }
+}

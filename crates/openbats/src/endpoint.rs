@@ -1,0 +1,194 @@
+//! The endpoint: where connections begin.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bats_proto::config::Security;
+use bats_proto::{EndpointConfig, EndpointStats};
+
+use crate::clock::Clock;
+use crate::connection::Connection;
+use crate::driver::{self, Socket, canonical};
+use crate::error::{ConnectError, StartError};
+use crate::options::{ClientOptions, ServerOptions};
+use crate::shared::{Shared, Slot};
+
+/// Prepares an [`Endpoint`].
+#[derive(Debug, Default)]
+pub struct Builder {
+    address: Option<SocketAddr>,
+    server: Option<ServerOptions>,
+}
+
+impl Builder {
+    /// The local UDP address; port 0 for any. Without this a free port of both IP families is
+    /// taken. An unspecified IPv6 address (`[::]`) serves IPv4 too.
+    #[must_use]
+    pub fn bind(mut self, address: SocketAddr) -> Self {
+        self.address = Some(address);
+        self
+    }
+
+    /// Accepts connections, too.
+    #[must_use]
+    pub fn server(mut self, options: ServerOptions) -> Self {
+        self.server = Some(options);
+        self
+    }
+
+    /// Opens the socket and starts the I/O thread.
+    ///
+    /// # Errors
+    /// The address is in use or not ours, the identity is unusable, or the system is out of
+    /// threads or files.
+    pub fn start(self) -> Result<Endpoint, StartError> {
+        let config = EndpointConfig {
+            security: Security::Tls,
+            server: self.server.map(ServerOptions::into_config),
+        };
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(|error| StartError::Thread(io::Error::other(error)))?;
+        let core = bats_proto::Endpoint::new(config, seed)
+            .map_err(|error| StartError::Configuration(error.to_string()))?;
+        let unspecified = ([0, 0, 0, 0], 0).into();
+        let failed =
+            |source| StartError::Bind { address: self.address.unwrap_or(unspecified), source };
+        let socket = self.address.map_or_else(Socket::bind_any, Socket::bind).map_err(failed)?;
+        let local_addr = socket.local_addr().map_err(failed)?;
+        let shared = Shared::new(core, Clock::new(), local_addr).map_err(StartError::Thread)?;
+        let endpoint = Endpoint::new(shared.clone());
+        driver::start(shared, socket).map_err(StartError::Thread)?;
+        Ok(endpoint)
+    }
+}
+
+/// One UDP socket with its I/O thread; begins and accepts connections. Clones are the same
+/// endpoint. It lives on until its connections are dropped, too.
+#[derive(Debug)]
+pub struct Endpoint {
+    shared: Arc<Shared>,
+}
+
+impl Endpoint {
+    /// Begins the configuration of an endpoint.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    fn new(shared: Arc<Shared>) -> Self {
+        let mut core = shared.lock();
+        core.handles += 1;
+        core.endpoints += 1;
+        drop(core);
+        Self { shared }
+    }
+
+    /// The socket's address. An endpoint that is bound to all addresses shows `0.0.0.0` or `[::]`.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.shared.local_addr
+    }
+
+    /// Connects to a server; `server_name` is the name that its certificate must bear if
+    /// [`Trust`](crate::Trust) goes by authorities.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]. Dropping the future before it is done gives the connection up.
+    pub async fn connect(
+        &self,
+        remote: SocketAddr,
+        server_name: &str,
+        options: ClientOptions,
+    ) -> Result<Connection, ConnectError> {
+        let remote = canonical(remote);
+        let local = self.shared.local_addr;
+        let bound_to_one = local.is_ipv4() || !local.ip().is_unspecified();
+        if bound_to_one && local.is_ipv4() != remote.is_ipv4() {
+            return Err(ConnectError::Family { local, remote });
+        }
+        let connection = self.shared.call(|core, clock| {
+            if core.is_shut_down || core.ended.is_some() {
+                return Err(ConnectError::EndpointClosed);
+            }
+            let config = options.into_config();
+            let handle = core.endpoint.connect(clock.now(), remote, server_name, config).map_err(
+                |error| match error {
+                    bats_proto::ConnectError::ServerName(name) => ConnectError::ServerName(name),
+                    other => ConnectError::Configuration(other.to_string()),
+                },
+            )?;
+            core.slots.insert(handle, Slot { is_held: true, ..Slot::default() });
+            Ok(Connection::new(self.shared.clone(), core, handle, remote))
+        })?;
+        poll_fn(|context| connection.poll_established(context)).await?;
+        Ok(connection)
+    }
+
+    /// The next connection that a peer has established.
+    ///
+    /// # Errors
+    /// [`ConnectError::EndpointClosed`] after [`shut_down`](Self::shut_down).
+    pub async fn accept(&self) -> Result<Connection, ConnectError> {
+        poll_fn(|context| {
+            self.shared.call(|core, _| {
+                while let Some(handle) = core.accepted.pop_front() {
+                    if let Some(remote) = core.endpoint.remote(handle) {
+                        let shared = self.shared.clone();
+                        return Poll::Ready(Ok(Connection::new(shared, core, handle, remote)));
+                    }
+                    // It ended before anyone took it.
+                    core.slots.remove(&handle);
+                }
+                if core.is_shut_down || core.ended.is_some() {
+                    return Poll::Ready(Err(ConnectError::EndpointClosed));
+                }
+                core.accepting.register(context.waker());
+                Poll::Pending
+            })
+        })
+        .await
+    }
+
+    /// Closes all connections with an application's code and text, and begins and accepts no more.
+    /// [`idle`](Self::idle) tells when the peers have been told.
+    pub fn shut_down(&self, code: u64, reason: &str) {
+        self.shared.shut_down(code, reason);
+    }
+
+    /// Is done when there are no connections any more, not even ones that still answer late
+    /// packets of their peers. A program that ends earlier leaves its peers to their time-outs.
+    pub async fn idle(&self) {
+        poll_fn(|context| {
+            self.shared.call(|core, _| {
+                if core.is_idle() || core.ended.is_some() {
+                    return Poll::Ready(());
+                }
+                core.idling.register(context.waker());
+                Poll::Pending
+            })
+        })
+        .await;
+    }
+
+    /// Counters of what belongs to no connection.
+    #[must_use]
+    pub fn stats(&self) -> EndpointStats {
+        self.shared.lock().endpoint.endpoint_stats()
+    }
+}
+
+impl Clone for Endpoint {
+    fn clone(&self) -> Self {
+        Self::new(self.shared.clone())
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.shared.on_dropped(None);
+    }
+}

@@ -1,0 +1,157 @@
+//! The messages of a file transfer: one octet of type, then fields in big endian.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::FileError;
+
+const BEGIN: u8 = 1;
+const DATA: u8 = 2;
+const END: u8 = 3;
+const ABORT: u8 = 4;
+const VERDICT: u8 = 5;
+
+/// Octets of a name or text at most.
+const MAX_TEXT: usize = 1_024;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    Begin {
+        size: u64,
+        name: String,
+    },
+    Data(Bytes),
+    End {
+        hash: [u8; 32],
+    },
+    /// The sender gives up this file.
+    Abort(String),
+    /// The receiver has the file, or says why not.
+    Verdict(Result<(), String>),
+}
+
+/// An empty `DATA` message with room for `octets`; they are appended.
+pub(super) fn begin_data(octets: usize) -> BytesMut {
+    let mut message = BytesMut::with_capacity(1 + octets);
+    message.put_u8(DATA);
+    message
+}
+
+impl Message {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        match self {
+            Self::Begin { size, name } => {
+                out.put_u8(BEGIN);
+                out.put_u64(*size);
+                out.put_slice(name.as_bytes());
+            }
+            Self::Data(octets) => {
+                out.put_u8(DATA);
+                out.put_slice(octets);
+            }
+            Self::End { hash } => {
+                out.put_u8(END);
+                out.put_slice(hash);
+            }
+            Self::Abort(text) => {
+                out.put_u8(ABORT);
+                out.put_slice(truncated(text).as_bytes());
+            }
+            Self::Verdict(verdict) => {
+                out.put_u8(VERDICT);
+                out.put_u8(verdict.is_err().into());
+                if let Err(text) = verdict {
+                    out.put_slice(truncated(text).as_bytes());
+                }
+            }
+        }
+        out.freeze()
+    }
+
+    pub(super) fn decode(mut octets: Bytes) -> Result<Self, FileError> {
+        let wrong = FileError::Protocol;
+        if octets.is_empty() {
+            return Err(wrong("empty message"));
+        }
+        let kind = octets.split_to(1)[0];
+        Ok(match kind {
+            BEGIN => {
+                if octets.len() < 8 || octets.len() > 8 + MAX_TEXT {
+                    return Err(wrong("BEGIN of a wrong length"));
+                }
+                let size = octets.split_to(8).iter().fold(0, |size, &x| size << 8 | u64::from(x));
+                let name = std::str::from_utf8(&octets).map_err(|_| wrong("name is not UTF-8"))?;
+                Self::Begin { size, name: name.to_owned() }
+            }
+            DATA => Self::Data(octets),
+            END => Self::End {
+                hash: octets.as_ref().try_into().map_err(|_| wrong("END of a wrong length"))?,
+            },
+            ABORT => Self::Abort(text(&octets)),
+            VERDICT => match octets.first() {
+                Some(0) if octets.len() == 1 => Self::Verdict(Ok(())),
+                Some(1) => Self::Verdict(Err(text(&octets[1..]))),
+                _ => return Err(wrong("VERDICT that is none")),
+            },
+            _ => return Err(wrong("unknown message")),
+        })
+    }
+}
+
+/// Text of a peer, fit to be printed.
+fn text(octets: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&octets[..octets.len().min(MAX_TEXT)]).into_owned();
+    text.chars().map(|char| if char.is_control() { '?' } else { char }).collect()
+}
+
+fn truncated(text: &str) -> &str {
+    let fits = |end: &usize| text.is_char_boundary(*end);
+    &text[..(0..=text.len().min(MAX_TEXT)).rev().find(fits).unwrap_or(0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_wire() {
+        for message in [
+            Message::Begin { size: u64::MAX - 7, name: "ä.bin".into() },
+            Message::Data(Bytes::from_static(b"")),
+            Message::Data(Bytes::from_static(b"xyz")),
+            Message::End { hash: [7; 32] },
+            Message::Abort("why".into()),
+            Message::Verdict(Ok(())),
+            Message::Verdict(Err("disk full".into())),
+        ] {
+            assert_eq!(Message::decode(message.encode()).unwrap(), message);
+        }
+        let mut data = begin_data(3);
+        data.put_slice(b"abc");
+        assert_eq!(Message::decode(data.freeze()).unwrap(), Message::Data("abc".into()));
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_text_cannot_drive_a_terminal() {
+        for wrong in [
+            &b""[..],
+            b"\x00",
+            b"\x06",
+            b"\x01123",
+            b"\x01\0\0\0\0\0\0\0\0\xff",
+            b"\x03x",
+            b"\x05",
+            b"\x05\x02",
+        ] {
+            assert!(Message::decode(Bytes::copy_from_slice(wrong)).is_err(), "{wrong:?}");
+        }
+        let long = Message::Begin { size: 0, name: "x".repeat(MAX_TEXT + 1) };
+        assert!(Message::decode(long.encode()).is_err());
+        let text = Message::decode(Bytes::from_static(b"\x04a\x1b[31m\n")).unwrap();
+        assert_eq!(text, Message::Abort("a?[31m?".into()));
+        assert_eq!(
+            Message::decode(Message::Abort("é".repeat(2_000)).encode()).unwrap(),
+            Message::Abort("é".repeat(MAX_TEXT / 2))
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! Certificates and keys of an endpoint, and the fingerprints by which others know it.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use bats_proto::crypto;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::error::IdentityError;
+
+/// SHA-256 of a certificate (DER): what a client pins.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub [u8; 32]);
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|octet| write!(f, "{octet:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = IdentityError;
+
+    /// 64 hexadecimal digits; colons between octets are allowed.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || IdentityError::Content {
+            path: "fingerprint".into(),
+            problem: format!("'{text}' is not 64 hexadecimal digits"),
+        };
+        let digits: Vec<u8> = text.bytes().filter(|&octet| octet != b':').collect();
+        let mut octets = [0; 32];
+        if digits.len() != 2 * octets.len() {
+            return Err(wrong());
+        }
+        for (octet, pair) in octets.iter_mut().zip(digits.chunks(2)) {
+            let value = |digit: u8| char::from(digit).to_digit(16);
+            let (high, low) = value(pair[0]).zip(value(pair[1])).ok_or_else(wrong)?;
+            *octet = (high * 16 + low) as u8;
+        }
+        Ok(Self(octets))
+    }
+}
+
+/// A certificate chain and its private key.
+#[derive(Clone, Debug)]
+pub struct Identity(pub(crate) bats_proto::Identity);
+
+impl Identity {
+    /// A new self-signed certificate for these DNS names or addresses. Clients trust it by its
+    /// [`fingerprint`](Self::fingerprint).
+    ///
+    /// # Errors
+    /// A name is invalid.
+    pub fn generate(names: &[&str]) -> Result<Self, IdentityError> {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        crypto::generate_identity(&names).map(Self).map_err(IdentityError::Generate)
+    }
+
+    /// Reads a certificate chain (end entity first) and a private key from PEM files.
+    ///
+    /// # Errors
+    /// A file cannot be read, or holds no certificate or key.
+    pub fn from_pem_files(
+        certificates: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> Result<Self, IdentityError> {
+        let (certificates, key) = (certificates.as_ref(), key.as_ref());
+        let certificate_chain = read_certificates(certificates)?;
+        let text = read(key)?;
+        let private_key = PrivateKeyDer::from_pem_slice(&text)
+            .map_err(|error| content(key, format!("no private key in it: {error}")))?;
+        Ok(Self(bats_proto::Identity {
+            certificate_chain,
+            private_key: private_key.secret_der().to_vec(),
+        }))
+    }
+
+    /// SHA-256 of the end entity's certificate.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        let certificate = self.0.certificate_chain.first().map_or(&[][..], Vec::as_slice);
+        Fingerprint(crypto::fingerprint(certificate))
+    }
+}
+
+pub(crate) fn read_certificates(path: &Path) -> Result<Vec<Vec<u8>>, IdentityError> {
+    let text = read(path)?;
+    let certificates = CertificateDer::pem_slice_iter(&text)
+        .map(|certificate| certificate.map(|der| der.to_vec()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| content(path, format!("not PEM: {error}")))?;
+    if certificates.is_empty() {
+        return Err(content(path, "no certificate in it".into()));
+    }
+    Ok(certificates)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+    std::fs::read(path)
+        .map_err(|source| IdentityError::Read { path: path.display().to_string(), source })
+}
+
+fn content(path: &Path, problem: String) -> IdentityError {
+    IdentityError::Content { path: path.display().to_string(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_are_read_as_they_are_written() {
+        let fingerprint = Identity::generate(&["localhost"]).unwrap().fingerprint();
+        let text = fingerprint.to_string();
+        assert_eq!(text.parse::<Fingerprint>().unwrap(), fingerprint);
+        let with_colons: Vec<&str> = (0..32).map(|x| &text[2 * x..2 * x + 2]).collect();
+        assert_eq!(
+            with_colons.join(":").to_uppercase().parse::<Fingerprint>().unwrap(),
+            fingerprint
+        );
+        for wrong in ["", "12", &text[1..], &text.replace(&text[0..1], "x"), &format!("{text}00")] {
+            assert!(wrong.parse::<Fingerprint>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_and_an_empty_one_are_named() {
+        let missing = Identity::from_pem_files("/nowhere/c.pem", "/nowhere/k.pem").unwrap_err();
+        assert!(missing.to_string().contains("/nowhere/c.pem"), "{missing}");
+        let empty = Identity::from_pem_files("/dev/null", "/dev/null").unwrap_err();
+        assert!(empty.to_string().contains("no certificate"), "{empty}");
+    }
+}

@@ -1,0 +1,121 @@
+//! What a user decides for a connection or for a server.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bats_proto::{ClientConfig, PeerTrust, ServerConfig, TransportConfig};
+
+use crate::error::IdentityError;
+use crate::identity::{Fingerprint, Identity, read_certificates};
+
+/// Whom a client believes. There is no default: the choice is the user's.
+#[derive(Clone, Debug)]
+pub struct Trust(PeerTrust);
+
+impl Trust {
+    /// The server whose certificate has this fingerprint, whatever its name.
+    #[must_use]
+    pub fn fingerprint(fingerprint: Fingerprint) -> Self {
+        Self(PeerTrust::Fingerprints(vec![fingerprint.0]))
+    }
+
+    /// Servers with one of these fingerprints.
+    #[must_use]
+    pub fn fingerprints(fingerprints: impl IntoIterator<Item = Fingerprint>) -> Self {
+        Self(PeerTrust::Fingerprints(fingerprints.into_iter().map(|print| print.0).collect()))
+    }
+
+    /// Servers whose certificate comes from one of the authorities in a PEM file and has the
+    /// name that is connected to.
+    ///
+    /// # Errors
+    /// The file cannot be read or holds no certificate.
+    pub fn authorities(pem: impl AsRef<Path>) -> Result<Self, IdentityError> {
+        Ok(Self(PeerTrust::Authorities(read_certificates(pem.as_ref())?)))
+    }
+
+    /// Anyone. The connection is encrypted, but an active attacker can sit in the middle.
+    #[must_use]
+    pub fn dangerous_any() -> Self {
+        Self(PeerTrust::DangerousAcceptAny)
+    }
+}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    trust: Trust,
+    transport: TransportConfig,
+}
+
+impl ClientOptions {
+    /// Defaults for everything but the trust.
+    #[must_use]
+    pub fn new(trust: Trust) -> Self {
+        Self { trust, transport: TransportConfig::default() }
+    }
+
+    /// Limits and behaviour of the connection.
+    #[must_use]
+    pub fn transport(mut self, transport: TransportConfig) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    pub(crate) fn into_config(self) -> ClientConfig {
+        ClientConfig { trust: self.trust.0, identity: None, transport: Arc::new(self.transport) }
+    }
+}
+
+/// What a server shows and allows.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    identity: Identity,
+    transport: TransportConfig,
+    retry_threshold: usize,
+    max_connections: usize,
+}
+
+impl ServerOptions {
+    /// Defaults for everything but the identity.
+    #[must_use]
+    pub fn new(identity: Identity) -> Self {
+        Self {
+            identity,
+            transport: TransportConfig::default(),
+            retry_threshold: 64,
+            max_connections: 10_000,
+        }
+    }
+
+    /// Limits and behaviour of the connections.
+    #[must_use]
+    pub fn transport(mut self, transport: TransportConfig) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// Half-open connections from which on a client must first prove its address with a token,
+    /// which costs it a round trip. 0 asks everyone; the default is 64.
+    #[must_use]
+    pub fn retry_threshold(mut self, half_open: usize) -> Self {
+        self.retry_threshold = half_open;
+        self
+    }
+
+    /// Connections open at once, 10,000 by default; more are refused.
+    #[must_use]
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = connections;
+        self
+    }
+
+    pub(crate) fn into_config(self) -> ServerConfig {
+        ServerConfig {
+            identity: self.identity.0,
+            transport: Arc::new(self.transport),
+            retry_threshold: self.retry_threshold,
+            max_connections: self.max_connections,
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What the I/O thread and the application's calls share.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats, Event};
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::clock::Clock;
+use crate::driver::Alarm;
+
+/// Tasks that wait for one thing.
+#[derive(Debug, Default)]
+pub(crate) struct Wakers(SmallVec<[Waker; 1]>);
+
+impl Wakers {
+    pub(crate) fn register(&mut self, waker: &Waker) {
+        if !self.0.iter().any(|known| known.will_wake(waker)) {
+            self.0.push(waker.clone());
+        }
+    }
+
+    fn drain_into(&mut self, due: &mut Vec<Waker>) {
+        due.extend(self.0.drain(..));
+    }
+}
+
+/// A connection as the application sees it.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) established: bool,
+    /// The application holds a [`Connection`](crate::Connection) of it, or will.
+    pub(crate) is_held: bool,
+    /// The application has said that it sends no more.
+    pub(crate) is_finished: bool,
+    pub(crate) end: Option<End>,
+    pub(crate) connecting: Wakers,
+    pub(crate) reading: Wakers,
+    pub(crate) writing: Wakers,
+    pub(crate) finishing: Wakers,
+}
+
+/// What remains of a connection that is over.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) reason: CloseReason,
+    /// Messages that had arrived in order and were not taken yet.
+    pub(crate) messages: VecDeque<Bytes>,
+    /// The peer had finished: after the messages comes an orderly end.
+    pub(crate) finished: bool,
+    pub(crate) all_acknowledged: bool,
+    pub(crate) stats: ConnectionStats,
+}
+
+impl Slot {
+    fn wake_all(&mut self, due: &mut Vec<Waker>) {
+        for wakers in
+            [&mut self.connecting, &mut self.reading, &mut self.writing, &mut self.finishing]
+        {
+            wakers.drain_into(due);
+        }
+    }
+}
+
+/// The state under the lock.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) endpoint: bats_proto::Endpoint,
+    pub(crate) slots: BTreeMap<ConnectionHandle, Slot>,
+    /// Established by peers, not yet accepted by the application.
+    pub(crate) accepted: VecDeque<ConnectionHandle>,
+    pub(crate) accepting: Wakers,
+    pub(crate) idling: Wakers,
+    /// Endpoints and connections that the application holds.
+    pub(crate) handles: usize,
+    /// [`Endpoint`](crate::Endpoint)s among them.
+    pub(crate) endpoints: usize,
+    /// No new connections.
+    pub(crate) is_shut_down: bool,
+    /// The I/O thread sleeps and must be woken for anything new.
+    pub(crate) is_asleep: bool,
+    /// The I/O thread has ended, for this reason.
+    pub(crate) ended: Option<String>,
+}
+
+impl Core {
+    pub(crate) fn new(endpoint: bats_proto::Endpoint) -> Self {
+        Self {
+            endpoint,
+            slots: BTreeMap::new(),
+            accepted: VecDeque::new(),
+            accepting: Wakers::default(),
+            idling: Wakers::default(),
+            handles: 0,
+            endpoints: 0,
+            is_shut_down: false,
+            is_asleep: false,
+            ended: None,
+        }
+    }
+
+    /// Notes what the core says of a connection; who waited for it is put into `due`.
+    pub(crate) fn on_event(
+        &mut self,
+        clock: &Clock,
+        handle: ConnectionHandle,
+        event: Event,
+        due: &mut Vec<Waker>,
+    ) {
+        match event {
+            Event::Accepted => {
+                if self.is_shut_down || self.endpoints == 0 {
+                    self.endpoint.close(clock.now(), handle, 0, "not accepting");
+                    return;
+                }
+                let slot = Slot { established: true, is_held: true, ..Slot::default() };
+                self.slots.insert(handle, slot);
+                self.accepted.push_back(handle);
+                self.accepting.drain_into(due);
+            }
+            Event::Closed(reason) => {
+                let stats = self.endpoint.stats(clock.now(), handle).unwrap_or_default();
+                let Some(slot) = self.slots.get_mut(&handle) else { return };
+                if !slot.is_held {
+                    self.slots.remove(&handle);
+                    return;
+                }
+                let mut messages = VecDeque::new();
+                if reason != CloseReason::Local {
+                    while let Some(message) = self.endpoint.recv(clock.now(), handle) {
+                        messages.push_back(message);
+                    }
+                }
+                slot.end = Some(End {
+                    reason,
+                    messages,
+                    finished: self.endpoint.is_finished(handle),
+                    all_acknowledged: self.endpoint.is_all_acknowledged(handle),
+                    stats,
+                });
+                slot.wake_all(due);
+            }
+            event => {
+                let Some(slot) = self.slots.get_mut(&handle) else { return };
+                match event {
+                    Event::Connected => {
+                        slot.established = true;
+                        slot.connecting.drain_into(due);
+                    }
+                    Event::Readable => slot.reading.drain_into(due),
+                    Event::Writable => slot.writing.drain_into(due),
+                    Event::AllAcknowledged => slot.finishing.drain_into(due),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Closes everything that the application can no longer reach.
+    fn close_unreachable(&mut self, clock: &Clock) {
+        if self.endpoints == 0 || self.is_shut_down {
+            while let Some(handle) = self.accepted.pop_front() {
+                self.slots.remove(&handle);
+                self.endpoint.close(clock.now(), handle, 0, "not accepted");
+            }
+        }
+    }
+
+    /// Whether nothing is left to be done for anybody.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.endpoint.connection_count() == 0
+    }
+}
+
+/// Everything of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    pub(crate) alarm: Alarm,
+    pub(crate) clock: Clock,
+    pub(crate) local_addr: SocketAddr,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        endpoint: bats_proto::Endpoint,
+        clock: Clock,
+        local_addr: SocketAddr,
+    ) -> io::Result<Arc<Self>> {
+        let core = Mutex::new(Core::new(endpoint));
+        Ok(Arc::new(Self { core, alarm: Alarm::new()?, clock, local_addr }))
+    }
+
+    /// The lock. A thread that panicked under it leaves a state that is still consistent enough
+    /// to say that the endpoint has ended.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a call of the application that may give the I/O thread something to do.
+    pub(crate) fn call<T>(&self, call: impl FnOnce(&mut Core, &Clock) -> T) -> T {
+        let (result, asleep) = {
+            let mut core = self.lock();
+            let result = call(&mut core, &self.clock);
+            (result, core::mem::take(&mut core.is_asleep))
+        };
+        if asleep {
+            self.alarm.ring();
+        }
+        result
+    }
+
+    /// An application's handle is gone; `connection` names which, unless it was the endpoint's.
+    pub(crate) fn on_dropped(&self, connection: Option<ConnectionHandle>) {
+        self.call(|core, clock| {
+            core.handles -= 1;
+            match connection {
+                Some(handle) => {
+                    if let Some(slot) = core.slots.get_mut(&handle) {
+                        slot.is_held = false;
+                        if slot.end.is_some() {
+                            core.slots.remove(&handle);
+                        } else {
+                            core.endpoint.close(clock.now(), handle, 0, "");
+                        }
+                    }
+                }
+                None => core.endpoints -= 1,
+            }
+            core.close_unreachable(clock);
+        });
+    }
+
+    /// Ends everything orderly, if it has not ended yet.
+    pub(crate) fn shut_down(&self, code: u64, reason: &str) {
+        self.call(|core, clock| {
+            core.is_shut_down = true;
+            core.close_unreachable(clock);
+            let open: Vec<_> = core
+                .slots
+                .iter()
+                .filter(|(_, slot)| slot.end.is_none())
+                .map(|(handle, _)| *handle)
+                .collect();
+            for handle in open {
+                core.endpoint.close(clock.now(), handle, code, reason);
+            }
+            let mut due = Vec::new();
+            core.accepting.drain_into(&mut due);
+            due.into_iter().for_each(Waker::wake);
+        });
+    }
+
+    /// The I/O thread ends: whoever waits must know.
+    pub(crate) fn on_ended(&self, why: String) {
+        let mut due = Vec::new();
+        let mut core = self.lock();
+        for slot in core.slots.values_mut() {
+            slot.wake_all(&mut due);
+        }
+        core.accepting.drain_into(&mut due);
+        core.idling.drain_into(&mut due);
+        core.ended = Some(why);
+        drop(core);
+        due.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Core {
+    /// Wakes who waits for idleness, if it has come.
+    pub(crate) fn check_idle(&mut self, due: &mut Vec<Waker>) {
+        if self.is_idle() {
+            self.idling.drain_into(due);
+        }
+    }
+}

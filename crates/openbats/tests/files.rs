@@ -1,0 +1,219 @@
+//! Files over real connections: whole, verified, or not at all.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use openbats::file::{self, FileError, Receiver};
+use openbats::{ClientOptions, Connection, Endpoint, Identity, ServerOptions, Trust, Wait};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A directory that goes away.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("openbats-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("in")).unwrap();
+        Self(path)
+    }
+
+    fn incoming(&self) -> PathBuf {
+        self.0.join("in")
+    }
+
+    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        File::create(&path).unwrap().write_all(content).unwrap();
+        path
+    }
+
+    /// What stands in the receiver's directory, temporary files too.
+    fn received(&self) -> Vec<String> {
+        let names = fs::read_dir(self.incoming()).unwrap();
+        let mut names: Vec<String> =
+            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn connect() -> (Connection, Connection) {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
+    let server = Endpoint::builder()
+        .bind("127.0.0.1:0".parse().unwrap())
+        .server(ServerOptions::new(identity))
+        .start()
+        .unwrap();
+    let client = Endpoint::builder().start().unwrap();
+    let to = server.local_addr();
+    let near = client.connect(to, "localhost", options).wait_for(LIMIT).unwrap().unwrap();
+    (near, server.accept().wait_for(LIMIT).unwrap().unwrap())
+}
+
+/// Sends files and receives them; what both sides say of each.
+#[expect(clippy::type_complexity, reason = "a pair of lists of results")]
+fn transfer(
+    receiver: &Receiver,
+    paths: &[&Path],
+) -> (Vec<Result<u64, String>>, Vec<Result<u64, FileError>>) {
+    let (near, far) = connect();
+    std::thread::scope(|scope| {
+        let receiving = scope.spawn(move || {
+            let mut results = Vec::new();
+            loop {
+                match receiver.receive(&far, |_, _, _| ()).wait_for(LIMIT).unwrap() {
+                    Ok(Some(file)) => results.push(Ok(file.size)),
+                    Ok(None) => return results,
+                    Err(error) => {
+                        results.push(Err(error));
+                        let _ = far.flush().wait_for(LIMIT).unwrap();
+                        return results;
+                    }
+                }
+            }
+        });
+        let mut sent = Vec::new();
+        for path in paths {
+            let mut last = 0;
+            let result = file::send(&near, path, |done, all| {
+                assert!(done >= last && done <= all);
+                last = done;
+            });
+            let result = result.wait_for(LIMIT).unwrap();
+            sent.push(result.map(|file| file.size).map_err(|error| error.to_string()));
+        }
+        let _ = near.finish().wait_for(LIMIT).unwrap();
+        (sent, receiving.join().unwrap())
+    })
+}
+
+fn pseudo_random(len: usize) -> Vec<u8> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"content");
+    let mut content = vec![0; len];
+    hasher.finalize_xof().read_exact(&mut content).unwrap();
+    content
+}
+
+#[test]
+fn files_of_all_sizes_arrive_as_they_were() {
+    let scratch = Scratch::new("sizes");
+    let sizes = [0, 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 20_000_000];
+    let paths: Vec<PathBuf> =
+        sizes.iter().map(|&size| scratch.file(&format!("{size}"), &pseudo_random(size))).collect();
+    let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    let (sent, received) = transfer(&Receiver::new(scratch.incoming()), &paths);
+    for (index, &size) in sizes.iter().enumerate() {
+        assert_eq!(sent[index], Ok(size as u64));
+        assert_eq!(*received[index].as_ref().unwrap(), size as u64);
+        let arrived = fs::read(scratch.incoming().join(size.to_string())).unwrap();
+        assert!(arrived == pseudo_random(size), "{size}");
+    }
+    assert_eq!(scratch.received().len(), sizes.len(), "no temporary file stays");
+}
+
+#[test]
+fn an_existing_file_is_replaced_only_on_demand() {
+    let scratch = Scratch::new("exists");
+    let path = scratch.file("name", b"new");
+    fs::write(scratch.incoming().join("name"), b"old").unwrap();
+    let receiver = Receiver::new(scratch.incoming());
+    let (sent, received) = transfer(&receiver, &[&path]);
+    assert!(sent[0].as_ref().unwrap_err().contains("exists"), "{sent:?}");
+    assert!(matches!(received[0], Err(FileError::Exists(_))), "{received:?}");
+    assert_eq!(fs::read(scratch.incoming().join("name")).unwrap(), b"old");
+    let (sent, _) = transfer(&receiver.overwrite(true), &[&path]);
+    assert_eq!(sent, [Ok(3)]);
+    assert_eq!(fs::read(scratch.incoming().join("name")).unwrap(), b"new");
+    assert_eq!(scratch.received(), ["name"]);
+}
+
+#[test]
+fn what_cannot_be_sent_or_stored_is_named() {
+    let scratch = Scratch::new("errors");
+    let receiver = Receiver::new(scratch.incoming()).max_size(10);
+    let (sent, _) = transfer(&receiver, &[&scratch.0.join("missing")]);
+    assert!(sent[0].as_ref().unwrap_err().contains("missing"), "{sent:?}");
+    let (sent, _) = transfer(&receiver, &[&scratch.0]);
+    assert!(sent[0].as_ref().unwrap_err().contains("not a regular file"), "{sent:?}");
+    let large = scratch.file("large", &[7; 11]);
+    let (sent, _) = transfer(&receiver, &[&large]);
+    assert!(sent[0].as_ref().unwrap_err().contains("limit of 10 bytes"), "{sent:?}");
+    let (sent, _) = transfer(&Receiver::new(scratch.0.join("nowhere")), &[&large]);
+    assert!(sent[0].as_ref().unwrap_err().contains("nowhere"), "{sent:?}");
+    assert!(scratch.received().is_empty());
+    // More than any disk has: refused before a byte is written.
+    let huge = scratch.0.join("huge");
+    File::create(&huge).unwrap().set_len(1 << 42).unwrap();
+    let (sent, received) = transfer(&Receiver::new(scratch.incoming()), &[&huge]);
+    assert!(sent[0].is_err(), "{sent:?}");
+    assert!(matches!(received[0], Err(FileError::NoSpace { .. })), "{received:?}");
+    assert!(scratch.received().is_empty());
+}
+
+#[test]
+fn a_hostile_sender_writes_nowhere_else_and_leaves_nothing() {
+    let begin = |size: u64, name: &str| [&[1][..], &size.to_be_bytes(), name.as_bytes()].concat();
+    let data = |content: &[u8]| [&[2], content].concat();
+    let end = |content: &[u8]| [&[3], blake3::hash(content).as_bytes().as_slice()].concat();
+    let scripts = [
+        ("outside", vec![begin(1, "../outside")]),
+        ("absolute", vec![begin(1, "/tmp/outside")]),
+        ("too much", vec![begin(3, "a"), data(b"four")]),
+        ("too little", vec![begin(3, "a"), data(b"tw"), end(b"tw")]),
+        ("other content", vec![begin(3, "a"), data(b"abc"), end(b"abd")]),
+        ("no beginning", vec![data(b"abc")]),
+        ("unknown", vec![vec![9, 9, 9]]),
+        ("empty", vec![vec![]]),
+        ("unfinished", vec![begin(3, "a"), data(b"ab")]),
+    ];
+    for (what, script) in scripts {
+        let scratch = Scratch::new(&format!("hostile-{}", what.replace(' ', "-")));
+        let (near, far) = connect();
+        for message in script {
+            near.send(message).wait().unwrap();
+        }
+        near.finish().wait_for(LIMIT).unwrap().unwrap();
+        let receiver = Receiver::new(scratch.incoming());
+        let result = receiver.receive(&far, |_, _, _| ()).wait_for(LIMIT).unwrap();
+        assert!(result.is_err(), "{what}");
+        assert!(scratch.received().is_empty(), "{what}: {:?}", scratch.received());
+        assert!(!scratch.0.join("outside").exists(), "{what}");
+    }
+}
+
+#[test]
+fn a_sender_that_vanishes_leaves_nothing() {
+    let scratch = Scratch::new("vanished");
+    let (near, far) = connect();
+    near.send([&[1][..], &9u64.to_be_bytes(), b"name"].concat()).wait().unwrap();
+    near.send(&b"\x02half"[..]).wait().unwrap();
+    near.flush().wait_for(LIMIT).unwrap().unwrap();
+    drop(near);
+    let receiver = Receiver::new(scratch.incoming());
+    let error = receiver.receive(&far, |_, _, _| ()).wait_for(LIMIT).unwrap().unwrap_err();
+    assert!(matches!(error, FileError::Receive(_)), "{error}");
+    assert!(scratch.received().is_empty());
+}
+
+/// A file system that is too small and lies about it is what `/dev/full` is for files: here a
+/// tmpfs would need rights, so the target directory is made unwritable in another way.
+#[test]
+fn a_directory_that_takes_no_files_is_an_error_not_a_panic() {
+    let scratch = Scratch::new("unwritable");
+    let path = scratch.file("x", b"abc");
+    let receiver = Receiver::new("/proc/self");
+    let (sent, received) = transfer(&receiver, &[&path]);
+    assert!(sent[0].is_err() && received[0].is_err(), "{sent:?} {received:?}");
+}

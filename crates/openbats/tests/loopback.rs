@@ -1,0 +1,254 @@
+//! Connections over real sockets on loopback.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use openbats::{
+    ClientOptions, CloseReason, CongestionAlgorithm, ConnectError, Connection, Endpoint, Identity,
+    RecvError, SendError, ServerOptions, StartError, TransportConfig, Trust, Wait,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+struct Pair {
+    server: Endpoint,
+    client: Endpoint,
+    near: Connection,
+    far: Connection,
+}
+
+fn pair_with(bind: &str, transport: TransportConfig) -> Pair {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let trust = Trust::fingerprint(identity.fingerprint());
+    let server = Endpoint::builder()
+        .bind(bind.parse().unwrap())
+        .server(ServerOptions::new(identity).transport(transport.clone()))
+        .start()
+        .unwrap();
+    let client = Endpoint::builder().start().unwrap();
+    let mut to = server.local_addr();
+    if to.ip().is_unspecified() {
+        to.set_ip([127, 0, 0, 1].into());
+    }
+    let near = client
+        .connect(to, "localhost", ClientOptions::new(trust).transport(transport))
+        .wait_for(LIMIT)
+        .unwrap()
+        .unwrap();
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    Pair { server, client, near, far }
+}
+
+fn pair() -> Pair {
+    pair_with("127.0.0.1:0", TransportConfig::default())
+}
+
+/// Octets that differ by place and message.
+fn content(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|x| (x * 31 + x / 251 + number * 7) as u8).collect()
+}
+
+#[test]
+fn messages_of_all_sizes_cross_both_ways_in_both_families() {
+    let sizes = [0, 1, 100, 1_472, 70_000, 3_000_000];
+    for bind in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+        let pair = pair_with(bind, TransportConfig::default());
+        thread::scope(|scope| {
+            for (from, to) in [(&pair.near, &pair.far), (&pair.far, &pair.near)] {
+                scope.spawn(move || {
+                    for (number, &size) in sizes.iter().enumerate() {
+                        from.send(content(number, size)).wait().unwrap();
+                    }
+                    from.finish().wait_for(LIMIT).unwrap().unwrap();
+                });
+                scope.spawn(move || {
+                    for (number, &size) in sizes.iter().enumerate() {
+                        let message = to.recv().wait_for(LIMIT).unwrap().unwrap().unwrap();
+                        assert!(message == content(number, size), "{bind}: message {number}");
+                    }
+                    assert_eq!(to.recv().wait_for(LIMIT).unwrap(), Ok(None), "{bind}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn many_connections_share_an_endpoint() {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
+    let server = Endpoint::builder()
+        .bind("127.0.0.1:0".parse().unwrap())
+        .server(ServerOptions::new(identity))
+        .start()
+        .unwrap();
+    let client = Endpoint::builder().start().unwrap();
+    thread::scope(|scope| {
+        let server = &server;
+        scope.spawn(move || {
+            for _ in 0..20 {
+                let connection = server.accept().wait_for(LIMIT).unwrap().unwrap();
+                scope.spawn(move || {
+                    while let Some(message) = connection.recv().wait_for(LIMIT).unwrap().unwrap() {
+                        connection.send(message).wait().unwrap();
+                    }
+                    connection.finish().wait_for(LIMIT).unwrap().unwrap();
+                });
+            }
+        });
+        for number in 0..20 {
+            let (client, options, to) = (&client, options.clone(), server.local_addr());
+            scope.spawn(move || {
+                let connection =
+                    client.connect(to, "localhost", options).wait_for(LIMIT).unwrap().unwrap();
+                let message = content(number, 1 + 5_000 * number);
+                connection.send(message.clone()).wait().unwrap();
+                let echo = connection.recv().wait_for(LIMIT).unwrap().unwrap().unwrap();
+                assert!(echo == message, "{number}");
+                connection.finish().wait_for(LIMIT).unwrap().unwrap();
+                assert_eq!(connection.recv().wait_for(LIMIT).unwrap(), Ok(None));
+            });
+        }
+    });
+}
+
+#[test]
+fn a_slow_reader_holds_the_sender_back_within_both_budgets() {
+    let transport = TransportConfig {
+        send_budget: 1 << 20,
+        receive_budget: 2 << 20,
+        max_message_size: 1 << 20,
+        ..TransportConfig::default()
+    };
+    let pair = pair_with("127.0.0.1:0", transport);
+    let message = content(1, 100_000);
+    let mut sent = 0;
+    // Until nothing has moved for a while.
+    let mut refused = 0;
+    while refused < 50 {
+        match pair.near.try_send(message.clone()) {
+            Ok(()) => (sent, refused) = (sent + 1, 0),
+            Err(SendError::Blocked(back)) => {
+                assert!(back == message);
+                refused += 1;
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent <= 40, "nobody reads, yet {sent} messages went");
+        assert!(pair.near.stats().send_buffer_bytes <= 1 << 20);
+        assert!(pair.far.stats().receive_buffer_bytes <= 2 << 20);
+    }
+    for number in 0..sent {
+        let received = pair.far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap();
+        assert!(received == message, "{number}");
+    }
+    assert!(sent >= 20, "{sent}");
+    pair.near.send("more").wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(pair.far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap(), "more");
+}
+
+#[test]
+fn closing_tells_the_peer_why_and_what_had_arrived_stays() {
+    let pair = pair();
+    pair.near.send("last words").wait().unwrap();
+    pair.near.flush().wait_for(LIMIT).unwrap().unwrap();
+    pair.near.close(42, "enough");
+    pair.server.idle().wait_for(LIMIT).unwrap();
+    pair.client.idle().wait_for(LIMIT).unwrap();
+    assert_eq!(pair.near.recv().wait(), Err(RecvError::Closed(CloseReason::Local)));
+    assert_eq!(pair.near.send("x").wait(), Err(SendError::Closed(CloseReason::Local)));
+    let reason = CloseReason::Peer { code: 42, reason: "enough".into() };
+    assert_eq!(pair.far.recv().wait().unwrap().unwrap(), "last words");
+    assert_eq!(pair.far.recv().wait(), Err(RecvError::Closed(reason.clone())));
+    assert_eq!(pair.far.close_reason(), Some(reason.clone()));
+    assert_eq!(pair.far.finish().wait(), Err(SendError::Closed(reason)));
+    assert!(pair.far.stats().messages_received == 1, "the last sample stays");
+}
+
+#[test]
+fn dropping_the_last_handle_closes_the_connection() {
+    let pair = pair();
+    let other = pair.near.clone();
+    drop(pair.near);
+    other.send("still here").wait().unwrap();
+    assert_eq!(pair.far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap(), "still here");
+    drop(other);
+    let reason = CloseReason::Peer { code: 0, reason: String::new() };
+    assert_eq!(pair.far.recv().wait_for(LIMIT).unwrap(), Err(RecvError::Closed(reason)));
+}
+
+#[test]
+fn a_shut_down_endpoint_begins_and_accepts_nothing() {
+    let pair = pair();
+    pair.server.shut_down(7, "maintenance");
+    let reason = CloseReason::Peer { code: 7, reason: "maintenance".into() };
+    assert_eq!(pair.near.recv().wait_for(LIMIT).unwrap(), Err(RecvError::Closed(reason)));
+    let accepted = pair.server.accept().wait_for(LIMIT).unwrap();
+    assert_eq!(accepted.err(), Some(ConnectError::EndpointClosed));
+    pair.server.idle().wait_for(LIMIT).unwrap();
+}
+
+#[test]
+fn a_stranger_is_not_believed() {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let other = Identity::generate(&["localhost"]).unwrap();
+    let server = Endpoint::builder()
+        .bind("127.0.0.1:0".parse().unwrap())
+        .server(ServerOptions::new(identity))
+        .start()
+        .unwrap();
+    let client = Endpoint::builder().start().unwrap();
+    let options = ClientOptions::new(Trust::fingerprint(other.fingerprint()));
+    let error = client
+        .connect(server.local_addr(), "localhost", options)
+        .wait_for(LIMIT)
+        .unwrap()
+        .unwrap_err();
+    assert!(matches!(error, ConnectError::Closed(CloseReason::Handshake(_))), "{error}");
+}
+
+#[test]
+fn what_cannot_work_says_so_at_once() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = Endpoint::builder().bind(address).start().unwrap_err();
+    assert!(matches!(error, StartError::Bind { .. }), "{error}");
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+
+    let any = Trust::dangerous_any();
+    let v4 = Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).start().unwrap();
+    let to: SocketAddr = "[::1]:9".parse().unwrap();
+    let error = v4.connect(to, "x", ClientOptions::new(any.clone())).wait().unwrap_err();
+    assert!(matches!(error, ConnectError::Family { .. }), "{error}");
+    let error = v4.connect(address, "not a name!", ClientOptions::new(any)).wait().unwrap_err();
+    assert_eq!(error, ConnectError::ServerName("not a name!".into()));
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_given_up() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client = Endpoint::builder().start().unwrap();
+    let options = ClientOptions::new(Trust::dangerous_any());
+    let connect = client.connect(silent.local_addr().unwrap(), "x", options);
+    assert!(connect.wait_for(Duration::from_millis(300)).is_err());
+    // The dropped future has closed the connection; nothing remains.
+    client.idle().wait_for(LIMIT).unwrap();
+}
+
+#[test]
+fn a_fixed_rate_is_kept() {
+    let transport = TransportConfig {
+        congestion: CongestionAlgorithm::FixedRate { bits_per_second: 20_000_000 },
+        ..TransportConfig::default()
+    };
+    let pair = pair_with("127.0.0.1:0", transport);
+    pair.near.send(content(0, 1_000_000)).wait().unwrap();
+    pair.near.finish().wait_for(LIMIT).unwrap().unwrap();
+    let stats = pair.near.stats();
+    let seconds = (stats.time - stats.established.unwrap()).as_secs_f64();
+    // 8 Mbit at 20 Mbit/s. A slow machine may take longer, never less.
+    assert!(seconds > 0.37, "{seconds}");
+    assert!(pair.far.recv().wait().unwrap().unwrap() == content(0, 1_000_000));
+}
