@@ -1,0 +1,46 @@
+//! Processor time of this process.
+
+use std::time::Duration;
+
+use nix::sys::resource::{Usage, UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+
+/// Processor time as a share of the time that passed, in per cent of one processor.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq)]
+pub(crate) struct Utilization {
+    pub(crate) total: f64,
+    pub(crate) user: f64,
+    pub(crate) system: f64,
+}
+
+/// Measures from its making on.
+pub(crate) struct Processor {
+    clock: Clock,
+    usage: Option<Usage>,
+}
+
+fn seconds(time: TimeVal) -> f64 {
+    time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6
+}
+
+impl Processor {
+    pub(crate) fn start() -> Self {
+        Self { clock: Clock::start(), usage: getrusage(UsageWho::RUSAGE_SELF).ok() }
+    }
+
+    pub(crate) fn utilization(&self) -> Utilization {
+        let (Some(before), Ok(now)) = (&self.usage, getrusage(UsageWho::RUSAGE_SELF)) else {
+            return Utilization::default();
+        };
+        let passed = self.clock.elapsed().max(Duration::from_micros(1)).as_secs_f64();
+        let share = |now: TimeVal, before: TimeVal| {
+            100.0 * (seconds(now) - seconds(before)).max(0.0) / passed
+        };
+        let user = share(now.user_time(), before.user_time());
+        let system = share(now.system_time(), before.system_time());
+        Utilization { total: user + system, user, system }
+    }
+}
