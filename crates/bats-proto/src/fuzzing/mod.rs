@@ -1,0 +1,8 @@
+//! Bodies of the fuzz targets: ordinary functions of octets that panic when a rule is broken.
+//! Fuzz targets call them, `tests/replay.rs` replays their corpora; no part of the API.
+
+mod session;
+mod wire;
+
+pub use session::session_run;
+pub use wire::{token_run, wire_run};
