@@ -55,3 +55,4 @@ macro_rules! target {
 target!(wire, fuzzing::wire_run, 20_000, 200);
 target!(token, fuzzing::token_run, 2_000, 120);
 target!(session, fuzzing::session_run, 5_000, 800);
+target!(network, fuzzing::network_run, 3_000, 2_400);

@@ -148,6 +148,12 @@ impl FlowSender {
         self.decoded_below == self.encoder.next()
     }
 
+    /// Whether something that was sent is not known to be decoded. What waits for credit is not
+    /// meant: the peer repeats its credit, asking for it would only cost packets.
+    pub fn awaits_decoding(&self) -> bool {
+        self.decoded_below < self.next_unsent
+    }
+
     /// Whether another symbol would be taken now.
     pub fn wants_symbol(&self) -> bool {
         self.encoder.next() - self.next_unsent < UNSENT_SYMBOLS

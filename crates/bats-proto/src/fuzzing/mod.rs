@@ -1,8 +1,12 @@
 //! Bodies of the fuzz targets: ordinary functions of octets that panic when a rule is broken.
 //! Fuzz targets call them, `tests/replay.rs` replays their corpora; no part of the API.
 
+mod network;
+mod script;
 mod session;
 mod wire;
+mod world;
 
+pub use network::{NetworkReport, network_run};
 pub use session::session_run;
 pub use wire::{token_run, wire_run};
