@@ -362,10 +362,9 @@ impl FlowSender {
         if feedback.seen_end > self.next_unsent {
             return Err(FlowError::NotSent(feedback.seen_end - 1));
         }
-        if let Some(entry) = feedback.entries.last()
-            && entry.first + entry.span > feedback.seen_end
-        {
-            return Err(FlowError::NotSent(entry.first + entry.span - 1));
+        let ends = feedback.entries.iter().map(|entry| entry.first + entry.span);
+        if let Some(end) = ends.max().filter(|&end| end > feedback.seen_end) {
+            return Err(FlowError::NotSent(end - 1));
         }
         self.counters.peer_coded = self.counters.peer_coded.max(feedback.coded);
         self.counters.peer_wasted = self.counters.peer_wasted.max(feedback.wasted);
