@@ -217,7 +217,9 @@ impl Connection {
             Err(violation) => return self.misbehaved(now, &violation.to_string()),
         };
         let Some(largest) = outcome.largest else { return };
-        let is_newest = largest.pn == header.largest;
+        // A liar may name older packets later; samples that run backwards are not measured.
+        let is_newest =
+            largest.pn == header.largest && self.sent.largest_acked() == Some(largest.pn);
         if is_newest {
             let delay = header.delay.min(MAX_ACK_DELAY * 4);
             self.rtt.on_sample(now, now - largest.sent_at, delay);

@@ -205,6 +205,11 @@ impl SentPackets {
         });
     }
 
+    /// The newest packet acknowledged so far.
+    pub fn largest_acked(&self) -> Option<u64> {
+        self.largest_acked
+    }
+
     /// Bytes of ack-eliciting packets neither acknowledged nor lost.
     pub fn bytes_in_flight(&self) -> u64 {
         self.in_flight
