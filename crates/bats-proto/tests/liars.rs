@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bats_proto::config::Security;
 use bats_proto::fuzzing::{LyingClient, open_short};
-use bats_proto::wire::coding::{RepairHeader, SourceHeader};
+use bats_proto::wire::coding::SourceHeader;
 use bats_proto::wire::frame::{self, AckHeader, Frame};
 use bats_proto::wire::rank::{RankEntry, RankFeedback};
 use bats_proto::wire::short_header::{PacketKind, ShortHeader};
-use bats_proto::wire::varint::Writer;
+use bats_proto::wire::varint::{Reader, Writer};
 use bats_proto::{
     CloseReason, CongestionAlgorithm, ConnectionHandle, ConnectionStats, Endpoint, EndpointConfig,
     Event, Identity, Input, Output, Received, ServerConfig, Timestamp, TransportConfig,
@@ -221,4 +221,65 @@ fn sums_of_huge_claims_do_not_overflow() {
     entries.push(RankEntry { first: 0, span: 1, missing: 1 });
     stage.say_frame(&report(0, 1, entries));
     assert!(stage.closed.is_some());
+}
+
+impl Stage {
+    /// The newest credit among the packets heard since the last look.
+    fn credit(&mut self) -> Option<u64> {
+        let packets: Vec<_> = self.heard.drain(..).collect();
+        let mut credit = None;
+        for packet in packets {
+            let Some((header, payload)) = open_short(false, 0, &packet) else { continue };
+            if header.kind != PacketKind::Control {
+                continue;
+            }
+            let mut reader = Reader::new(&payload);
+            while let Ok(Some(frame)) = frame::decode(&mut reader, &mut Vec::new()) {
+                if let Frame::Credit(symbols) = frame {
+                    credit = credit.max(Some(symbols));
+                }
+            }
+        }
+        credit
+    }
+
+    /// Sends symbols of this content, as many as the server's credit allows, at most `max`.
+    fn flood(&mut self, symbol: &[u8], max: u64) -> u64 {
+        // What every receiver grants at first with this budget; the handshake says so.
+        let mut credit = 500;
+        let mut number = 0;
+        while number < max && number < credit {
+            self.say(PacketKind::Source, |writer| {
+                SourceHeader::new(number).encode(writer)?;
+                writer.bytes(symbol)
+            });
+            number += 1;
+            if number % 50 == 0 {
+                self.pass(MS * 5);
+                credit = credit.max(self.credit().unwrap_or(0));
+            }
+        }
+        number
+    }
+}
+
+/// Three octets on the wire make an empty message, which takes many more in memory.
+#[test]
+fn a_flood_of_empty_messages_ends_with_the_budget() {
+    let budget = 4 << 20;
+    let mut stage = Stage::established(TransportConfig { receive_budget: budget, ..transport() });
+    let flooded = stage.flood(&[1, 0, 0].repeat(450), 10_000);
+    let stats = stage.stats();
+    assert_eq!(stage.closed, None);
+    assert!(flooded < 10_000, "credit ends");
+    let held = stats.messages_received as usize * size_of::<Bytes>();
+    assert!(held <= budget, "{held} octets in {} messages", stats.messages_received);
+    assert!(stats.receive_buffer_bytes <= 2 * budget as u64, "{stats:?}");
+
+    // Nothing is lost to the application.
+    let mut taken = 0;
+    while stage.server.recv(stage.now, stage.handle.unwrap()).is_some() {
+        taken += 1;
+    }
+    assert_eq!(taken, flooded * 450);
 }

@@ -31,7 +31,7 @@ use crate::link::mtu::MtuDiscovery;
 use crate::link::received::ReceivedPackets;
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
-use crate::session::{Reassembly, SendQueue};
+use crate::session::{Inbox, Reassembly, SendQueue};
 use crate::stats::ConnectionStats;
 use crate::wire::short_header::PacketKind;
 
@@ -63,8 +63,7 @@ struct Streams {
     queue: SendQueue,
     reassembly: Reassembly,
     /// Complete messages that the application has not taken.
-    inbox: VecDeque<Bytes>,
-    inbox_bytes: usize,
+    inbox: Inbox,
     /// Largest message that the peer accepts.
     peer_max_message: usize,
     /// Largest symbol that both ends agreed on.
@@ -205,13 +204,11 @@ impl Connection {
 
     /// Next message in order; see [`crate::Endpoint::recv`].
     pub(crate) fn recv(&mut self, now: Timestamp) -> Option<Bytes> {
-        let streams = self.streams.as_mut()?;
-        let Some(message) = streams.inbox.pop_front() else {
+        let Some(message) = self.streams.as_mut()?.inbox.pop() else {
             self.readable_told = false;
             return None;
         };
-        streams.inbox_bytes -= message.len();
-        self.update_credit(now);
+        self.take_symbols(now);
         Some(message)
     }
 
@@ -352,7 +349,7 @@ impl Connection {
                 (streams.queue.bytes_held() + streams.outgoing.bytes_held()) as u64;
             stats.receive_buffer_bytes = (streams.incoming.bytes_held()
                 + streams.reassembly.bytes_held()
-                + streams.inbox_bytes) as u64;
+                + streams.inbox.bytes_held()) as u64;
         }
         stats
     }

@@ -27,7 +27,7 @@ use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
 use crate::link::received::ReceivedPackets;
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
-use crate::session::{Reassembly, SendQueue};
+use crate::session::{Inbox, Reassembly, SendQueue};
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 
 /// Round-trip time before the first sample (RFC 9002, section 6.2.2, less its caution: nothing
@@ -58,7 +58,7 @@ fn window_bytes(config: &TransportConfig) -> usize {
 
 /// The receive budget, raised to what progress needs: a window that repairs refer to, a message
 /// under assembly and a window of credit.
-fn receive_budget(config: &TransportConfig) -> usize {
+pub(super) fn receive_budget(config: &TransportConfig) -> usize {
     config.receive_budget.max(4 * window_bytes(config))
 }
 
@@ -217,8 +217,7 @@ impl Connection {
             }),
             queue: SendQueue::new(),
             reassembly: Reassembly::new(max_message(&self.config)),
-            inbox: VecDeque::new(),
-            inbox_bytes: 0,
+            inbox: Inbox::default(),
             peer_max_message: peer.max_message_size as usize,
             max_symbol_size,
         });
