@@ -14,6 +14,7 @@ use crate::config::{
     TransportConfig,
 };
 use crate::endpoint::{ConnectionHandle, Endpoint, Input, Output, Received};
+use crate::error::CloseReason;
 use crate::event::Event;
 
 pub(super) const CLIENT: usize = 0;
@@ -65,7 +66,7 @@ pub(super) struct Side {
     pub(super) endpoint: Endpoint,
     pub(super) handle: Option<ConnectionHandle>,
     pub(super) established: bool,
-    pub(super) closed: bool,
+    pub(super) closed: Option<CloseReason>,
     /// On their way to this side.
     pub(super) flying: VecDeque<Vec<u8>>,
     /// Arrived here earlier or was lost.
@@ -109,7 +110,7 @@ fn side(config: EndpointConfig, seed: u8) -> Side {
         endpoint,
         handle: None,
         established: false,
-        closed: false,
+        closed: None,
         flying: VecDeque::new(),
         old: VecDeque::new(),
         sent: Vec::new(),
@@ -176,7 +177,7 @@ impl World {
                     if side.handle == Some(handle) {
                         match event {
                             Event::Accepted | Event::Connected => side.established = true,
-                            Event::Closed(_) => side.closed = true,
+                            Event::Closed(reason) => side.closed = Some(reason),
                             _ => {}
                         }
                     }
@@ -250,11 +251,11 @@ impl World {
             let idle = self.sides.iter().all(|side| side.flying.is_empty());
             let step = match next {
                 Some(at) if idle => at - self.now,
-                None if idle => return,
+                None if idle => end - self.now,
                 _ => STEP,
             };
             // An endpoint that asks for now again and again would stop the world.
-            self.advance(step.max(Duration::from_micros(100)));
+            self.advance(step.max(Duration::from_micros(100)).min(end - self.now));
         }
     }
 
