@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use bats_proto::config::Security;
 use bats_proto::fuzzing::{LyingClient, open_short};
-use bats_proto::wire::coding::SourceHeader;
+use bats_proto::wire::coding::{RepairHeader, SourceHeader};
 use bats_proto::wire::frame::{self, AckHeader, Frame};
+use bats_proto::wire::parameters::TransportParameters;
 use bats_proto::wire::rank::{RankEntry, RankFeedback};
 use bats_proto::wire::short_header::{PacketKind, ShortHeader};
 use bats_proto::wire::varint::{Reader, Writer};
@@ -46,6 +47,11 @@ fn server(transport: TransportConfig, retry_threshold: usize, max_connections: u
 impl Stage {
     /// After an honest handshake.
     fn established(transport: TransportConfig) -> Self {
+        Self::with_credit(transport, 1 << 20)
+    }
+
+    /// After a handshake in which the client promised to take so many symbols.
+    fn with_credit(transport: TransportConfig, initial_credit: u64) -> Self {
         let mut stage = Self {
             now: Timestamp::from_millis(1_000),
             server: server(transport, 1_000, 10),
@@ -54,7 +60,12 @@ impl Stage {
             heard: Vec::new(),
             closed: None,
         };
-        let first = stage.liar.honest_flight();
+        let parameters = TransportParameters {
+            initial_credit,
+            connection_id: stage.liar.cid(),
+            ..TransportParameters::default()
+        };
+        let first = stage.liar.first_flight(&parameters.encode(0), &[]);
         stage.hear(first);
         stage.pass(MS * 20);
         let finished = stage.liar.finished().unwrap();
@@ -282,4 +293,190 @@ fn a_flood_of_empty_messages_ends_with_the_budget() {
         taken += 1;
     }
     assert_eq!(taken, flooded * 450);
+}
+
+/// The liar says every millisecond that everything is missing and that no repair is under way.
+fn claim_losses(stage: &mut Stage, time: Duration) {
+    let end = stage.now + time;
+    while stage.now < end {
+        let sent = stage.stats().source_packets_sent;
+        let claims = (0..sent / 200 + 1).map(|i| i * 200).filter(|&first| first < sent);
+        let entries = claims.map(|first| {
+            let span = (sent - first).min(200);
+            RankEntry { first, span, missing: span }
+        });
+        let entries: Vec<RankEntry> = entries.take(60).collect();
+        stage.say_frame(&report(0, sent, entries));
+        stage.pass(MS);
+    }
+}
+
+#[test]
+fn claimed_losses_get_no_more_than_the_rate() {
+    let bits_per_second = 8_000_000;
+    let congestion = CongestionAlgorithm::FixedRate { bits_per_second };
+    let mut stage = Stage::established(TransportConfig { congestion, ..transport() });
+    stage.send(500_000);
+    let before = stage.stats().bytes_sent;
+    claim_losses(&mut stage, MS * 2_000);
+    let stats = stage.stats();
+    assert!(stats.top_up_packets_sent > 100, "the claims were believed: {stats:?}");
+    let limit = bits_per_second / 8 * 2;
+    let coded = stats.bytes_sent - before;
+    // Acknowledgements and reports of the server are not paced: they answer each packet at most.
+    assert!(coded <= limit + limit / 10 + 2_000 * 60, "{coded} octets, {limit} allowed");
+    assert!(stats.send_buffer_bytes <= 3 << 20, "{stats:?}");
+}
+
+#[test]
+fn claimed_losses_without_acknowledgements_end_at_the_window() {
+    let congestion = CongestionAlgorithm::Bbr;
+    let mut stage = Stage::established(TransportConfig { congestion, ..transport() });
+    stage.send(2_000_000);
+    claim_losses(&mut stage, MS * 50);
+    let stats = stage.stats();
+    assert!(stats.in_flight_bytes <= stats.cwnd_bytes + 2 * 1_472, "{stats:?}");
+    assert!(stats.bytes_sent <= stats.cwnd_bytes + 20 * 1_472, "{stats:?}");
+}
+
+#[test]
+fn source_symbols_end_with_the_credit_and_absurd_credit_costs_no_memory() {
+    let budget = 2 << 20;
+    let transport = TransportConfig { send_budget: budget, ..transport() };
+    let mut stage = Stage::with_credit(transport.clone(), 5);
+    stage.send(100_000);
+    claim_losses(&mut stage, MS * 100);
+    assert_eq!(stage.stats().source_packets_sent, 5);
+
+    let mut stage = Stage::established(transport);
+    stage.say_frame(&Frame::Credit((1 << 62) - 1));
+    let message = Bytes::from(vec![7; 10_000]);
+    let handle = stage.handle.unwrap();
+    for _ in 0..1_000 {
+        let _full = stage.server.send(stage.now, handle, message.clone());
+        stage.settle();
+    }
+    assert_eq!(stage.closed, None);
+    assert!(stage.stats().send_buffer_bytes <= budget as u64 + (1 << 16));
+}
+
+#[test]
+fn a_sender_without_credit_is_quiet() {
+    let mut stage = Stage::with_credit(transport(), 5);
+    stage.send(100_000);
+    stage.pass(MS * 20);
+    stage.say_frame(&report(5, 5, Vec::new()));
+    let mut packets = 0;
+    for _ in 0..1_000 {
+        let heard = stage.packets();
+        packets += heard.len();
+        for (pn, _) in heard {
+            stage.say_ack(stage.now, &[(pn, pn)]);
+        }
+        stage.pass(MS * 10);
+    }
+    assert_eq!(stage.closed, None);
+    assert!(packets < 50, "{packets} packets in ten seconds with nothing to say");
+}
+
+fn message_symbol(text: &[u8]) -> Vec<u8> {
+    [&[1, text.len() as u8, text.len() as u8], text].concat()
+}
+
+#[test]
+fn forged_and_repeated_packets_are_counted_and_deliver_nothing() {
+    let mut stage = Stage::established(transport());
+    let symbol = message_symbol(b"what was said");
+    let payload = [&[0, 0, 0, 0], &symbol[..]].concat();
+    let honest = stage.liar.packet(PacketKind::Source, &payload).unwrap();
+    for at in 5..honest.len() {
+        let mut forged = honest.clone();
+        forged[at] ^= 1 << (at % 8);
+        stage.hear(forged);
+    }
+    assert_eq!(stage.stats().packets_forged, honest.len() as u64 - 5);
+    assert_eq!(stage.stats().messages_received, 0);
+    for _ in 0..10 {
+        stage.hear(honest.clone());
+    }
+    let stats = stage.stats();
+    assert_eq!((stats.packets_replayed, stats.messages_received), (9, 1));
+    let handle = stage.handle.unwrap();
+    assert_eq!(stage.server.recv(stage.now, handle), Some(Bytes::from_static(b"what was said")));
+    assert_eq!(stage.server.recv(stage.now, handle), None);
+
+    // A wrong connection ID belongs to nobody.
+    let mut strange = honest;
+    strange[1] ^= 1;
+    let before = stage.server.endpoint_stats().datagrams_dropped;
+    stage.hear(strange);
+    assert_eq!(stage.server.endpoint_stats().datagrams_dropped, before + 1);
+    assert_eq!(stage.closed, None);
+}
+
+#[test]
+fn symbols_beyond_the_credit_close() {
+    let mut stage = Stage::established(transport());
+    stage.say(PacketKind::Source, |writer| SourceHeader::new(100_000_000).encode(writer));
+    assert!(stage.misbehaved().contains("beyond the credit"), "{:?}", stage.closed);
+    let mut stage = Stage::established(transport());
+    let header = RepairHeader { batch: 0, column: 0, first: 100_000_000, count: 256 };
+    stage.say(PacketKind::Repair, |writer| header.encode(writer));
+    assert!(stage.misbehaved().contains("beyond the credit"), "{:?}", stage.closed);
+}
+
+/// First flights from as many addresses, and what each address got and gave.
+fn flood_of_first_flights(server: &mut Endpoint, flights: u32) -> (Timestamp, usize) {
+    let mut now = Timestamp::from_millis(1_000);
+    let mut most = 0;
+    let mut got = std::collections::BTreeMap::<SocketAddr, usize>::new();
+    let mut buffer = Vec::with_capacity(65_536);
+    for number in 0..flights + 12_000 {
+        if number < flights {
+            let liar = LyingClient::new(number);
+            let parameters = TransportParameters::default().encode(0);
+            let mut flight = liar.first_flight(&parameters, &[]);
+            assert_eq!(flight.len(), 1_200);
+            let remote = LyingClient::address(number);
+            let received = Received { remote, local_ip: None, ecn: 0, payload: &mut flight };
+            server.handle(now, Input::Datagram(received));
+        } else {
+            // Ten seconds in which nobody says more.
+            now += MS;
+        }
+        server.handle(now, Input::Timeout);
+        loop {
+            match server.poll(now, &mut buffer) {
+                Output::Transmit(t) => *got.entry(t.remote).or_default() += t.len,
+                Output::Event(_, Event::Accepted) => panic!("nobody finished a handshake"),
+                Output::Event(..) => {}
+                Output::Timeout(_) => break,
+            }
+        }
+        most = most.max(server.connection_count());
+    }
+    for (remote, octets) in got {
+        assert!(octets <= 3 * 1_200, "{remote} got {octets} octets for 1200");
+    }
+    (now, most)
+}
+
+#[test]
+fn a_flood_of_first_flights_is_answered_without_state() {
+    let mut server = server(transport(), 16, 1_000);
+    let (_, most) = flood_of_first_flights(&mut server, 5_000);
+    assert_eq!(most, 16, "half-open connections");
+    let stats = server.endpoint_stats();
+    assert_eq!((stats.handshakes_started, stats.retries_sent), (16, 5_000 - 16));
+    assert_eq!(server.connection_count(), 0, "half-open connections end");
+}
+
+#[test]
+fn a_full_server_refuses_and_counts() {
+    let mut server = server(transport(), 1_000_000, 20);
+    let (_, most) = flood_of_first_flights(&mut server, 1_000);
+    assert_eq!(most, 20);
+    let stats = server.endpoint_stats();
+    assert_eq!((stats.handshakes_started, stats.connections_refused), (20, 980));
+    assert_eq!(server.connection_count(), 0);
 }

@@ -5,7 +5,6 @@ use core::net::SocketAddr;
 
 use crate::crypto::{Keys, TAG_LEN, plain_keys};
 use crate::wire::long_header::{self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN};
-use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header::{PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, ShortHeader};
 use crate::wire::varint::Writer;
 
@@ -133,16 +132,6 @@ impl LyingClient {
             seal_long(true, LongKind::Initial, &self.original, &self.cid, token, 0, &frame);
         datagram.resize(datagram.len().max(MIN_INITIAL_DATAGRAM), 0);
         datagram
-    }
-
-    /// The first flight of a client that so far does what it should.
-    pub fn honest_flight(&self) -> Vec<u8> {
-        let parameters = TransportParameters {
-            initial_credit: 1 << 20,
-            connection_id: self.cid,
-            ..TransportParameters::default()
-        };
-        self.first_flight(&parameters.encode(0), &[])
     }
 
     /// Looks at what the server sent: its connection ID, and which packets there are.
