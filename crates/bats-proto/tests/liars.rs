@@ -362,10 +362,17 @@ fn source_symbols_end_with_the_credit_and_absurd_credit_costs_no_memory() {
 
 #[test]
 fn a_sender_without_credit_is_quiet() {
-    let mut stage = Stage::with_credit(transport(), 5);
-    stage.send(100_000);
+    for (credit, octets) in [(0, 10_000), (5, 10_000), (5, 100_000)] {
+        let packets = packets_without_credit(credit, octets);
+        assert!(packets < 50, "{packets} packets in ten seconds with nothing to say");
+    }
+}
+
+fn packets_without_credit(credit: u64, octets: usize) -> usize {
+    let mut stage = Stage::with_credit(transport(), credit);
+    stage.send(octets);
     stage.pass(MS * 20);
-    stage.say_frame(&report(5, 5, Vec::new()));
+    stage.say_frame(&report(credit, credit, Vec::new()));
     let mut packets = 0;
     for _ in 0..1_000 {
         let heard = stage.packets();
@@ -376,7 +383,7 @@ fn a_sender_without_credit_is_quiet() {
         stage.pass(MS * 10);
     }
     assert_eq!(stage.closed, None);
-    assert!(packets < 50, "{packets} packets in ten seconds with nothing to say");
+    packets
 }
 
 fn message_symbol(text: &[u8]) -> Vec<u8> {

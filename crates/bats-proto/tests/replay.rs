@@ -56,3 +56,5 @@ target!(wire, fuzzing::wire_run, 20_000, 200);
 target!(token, fuzzing::token_run, 2_000, 120);
 target!(session, fuzzing::session_run, 5_000, 800);
 target!(network, fuzzing::network_run, 3_000, 2_400);
+target!(forger, fuzzing::forger_run, 2_000, 1_200);
+target!(lying_client, fuzzing::lying_client_run, 2_000, 1_200);
