@@ -487,3 +487,17 @@ fn a_full_server_refuses_and_counts() {
     assert_eq!((stats.handshakes_started, stats.connections_refused), (20, 980));
     assert_eq!(server.connection_count(), 0);
 }
+
+#[test]
+fn withheld_acknowledgements_do_not_keep_a_closed_connection() {
+    let mut stage = Stage::established(transport());
+    stage.send(1_000);
+    let first = stage.liar.largest_seen.unwrap();
+    stage.pass(MS * 14_000);
+    stage.say_ack(stage.now, &[(first, first)]);
+    assert!(stage.stats().smoothed_rtt > MS * 1_000, "{:?}", stage.stats());
+    stage.server.close(stage.now, stage.handle.unwrap(), 0, "");
+    stage.settle();
+    stage.pass(MS * 10_100);
+    assert_eq!(stage.server.connection_count(), 0);
+}

@@ -47,6 +47,9 @@ pub(crate) use setup::{Setup, local_parameters};
 /// round-trip time, so that a rate change shows within a small part of a round.
 const MIN_ACK_DELAY: Duration = Duration::from_micros(500);
 const MAX_ACK_DELAY: Duration = Duration::from_millis(4);
+/// Longest time that a closed connection answers late packets. Otherwise a peer that withholds
+/// acknowledgements, which looks like a long round trip, could keep it for minutes.
+const MAX_LINGER: Duration = Duration::from_secs(10);
 
 /// Which end of the connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,7 +237,7 @@ impl Connection {
             return;
         }
         self.control.close = Some((application, code, text.to_owned()));
-        let linger = self.rtt.probe_timeout(MAX_ACK_DELAY) * 3;
+        let linger = (self.rtt.probe_timeout(MAX_ACK_DELAY) * 3).min(MAX_LINGER);
         self.state.close(now + linger);
         self.events.push_back(Event::Closed(reason));
     }
