@@ -14,6 +14,8 @@ pub mod endpoint;
 pub mod error;
 pub mod event;
 pub mod flow;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod handshake;
 pub mod link;
 pub mod session;

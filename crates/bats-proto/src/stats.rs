@@ -94,7 +94,7 @@ pub struct EndpointStats {
     pub datagrams_dropped: u64,
     /// Handshakes begun by peers.
     pub handshakes_started: u64,
-    /// Connections refused because of a limit.
+    /// First packets left unanswered because there are as many connections as allowed.
     pub connections_refused: u64,
     /// Retry packets sent.
     pub retries_sent: u64,

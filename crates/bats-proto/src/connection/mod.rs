@@ -31,7 +31,7 @@ use crate::link::mtu::MtuDiscovery;
 use crate::link::received::ReceivedPackets;
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
-use crate::session::{Reassembly, SendQueue};
+use crate::session::{Inbox, Reassembly, SendQueue};
 use crate::stats::ConnectionStats;
 use crate::wire::short_header::PacketKind;
 
@@ -47,6 +47,9 @@ pub(crate) use setup::{Setup, local_parameters};
 /// round-trip time, so that a rate change shows within a small part of a round.
 const MIN_ACK_DELAY: Duration = Duration::from_micros(500);
 const MAX_ACK_DELAY: Duration = Duration::from_millis(4);
+/// Longest time that a closed connection answers late packets. Otherwise a peer that withholds
+/// acknowledgements, which looks like a long round trip, could keep it for minutes.
+const MAX_LINGER: Duration = Duration::from_secs(10);
 
 /// Which end of the connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +66,7 @@ struct Streams {
     queue: SendQueue,
     reassembly: Reassembly,
     /// Complete messages that the application has not taken.
-    inbox: VecDeque<Bytes>,
-    inbox_bytes: usize,
+    inbox: Inbox,
     /// Largest message that the peer accepts.
     peer_max_message: usize,
     /// Largest symbol that both ends agreed on.
@@ -205,13 +207,11 @@ impl Connection {
 
     /// Next message in order; see [`crate::Endpoint::recv`].
     pub(crate) fn recv(&mut self, now: Timestamp) -> Option<Bytes> {
-        let streams = self.streams.as_mut()?;
-        let Some(message) = streams.inbox.pop_front() else {
+        let Some(message) = self.streams.as_mut()?.inbox.pop() else {
             self.readable_told = false;
             return None;
         };
-        streams.inbox_bytes -= message.len();
-        self.update_credit(now);
+        self.take_symbols(now);
         Some(message)
     }
 
@@ -242,7 +242,7 @@ impl Connection {
             return;
         }
         self.control.close = Some((application, code, text.to_owned()));
-        let linger = self.rtt.probe_timeout(MAX_ACK_DELAY) * 3;
+        let linger = (self.rtt.probe_timeout(MAX_ACK_DELAY) * 3).min(MAX_LINGER);
         self.state.close(now + linger);
         self.events.push_back(Event::Closed(reason));
     }
@@ -355,7 +355,7 @@ impl Connection {
                 (streams.queue.bytes_held() + streams.outgoing.bytes_held()) as u64;
             stats.receive_buffer_bytes = (streams.incoming.bytes_held()
                 + streams.reassembly.bytes_held()
-                + streams.inbox_bytes) as u64;
+                + streams.inbox.bytes_held()) as u64;
         }
         stats
     }

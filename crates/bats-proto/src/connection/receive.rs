@@ -4,6 +4,7 @@ use bats_types::Timestamp;
 
 use super::fragments::FragmentAssembly;
 use super::protection::{OpenError, PacketProtection};
+use super::setup::receive_budget;
 use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion::AckSample;
 use crate::endpoint::Received;
@@ -113,20 +114,7 @@ impl Connection {
             self.misbehaved(now, &error.to_string());
             return;
         }
-        while let Some(symbol) = streams.incoming.next_symbol() {
-            if let Err(error) = streams.reassembly.feed(symbol) {
-                let text = error.to_string();
-                self.misbehaved(now, &text);
-                return;
-            }
-            while let Some(message) = streams.reassembly.pop() {
-                self.counters.messages_received += 1;
-                self.counters.message_bytes_received += message.len() as u64;
-                streams.inbox_bytes += message.len();
-                streams.inbox.push_back(message);
-            }
-        }
-        self.update_credit(now);
+        self.take_symbols(now);
         let Some(streams) = &self.streams else { return };
         let feedback = streams.incoming.feedback_at();
         self.deadlines.feedback = match (self.deadlines.feedback, feedback) {
@@ -135,10 +123,31 @@ impl Connection {
         };
     }
 
+    /// Makes messages of what arrived, as far as the application leaves room for them.
+    pub(super) fn take_symbols(&mut self, now: Timestamp) {
+        let budget = receive_budget(&self.config);
+        let Some(streams) = &mut self.streams else { return };
+        while streams.inbox.has_room(budget)
+            && let Some(symbol) = streams.incoming.next_symbol()
+        {
+            if let Err(error) = streams.reassembly.feed(symbol) {
+                let text = error.to_string();
+                self.misbehaved(now, &text);
+                return;
+            }
+            while let Some(message) = streams.reassembly.pop() {
+                self.counters.messages_received += 1;
+                self.counters.message_bytes_received += message.len() as u64;
+                streams.inbox.push(message);
+            }
+        }
+        self.update_credit(now);
+    }
+
     /// Grants the peer what the application's progress has freed.
     pub(super) fn update_credit(&mut self, now: Timestamp) {
         let Some(streams) = &mut self.streams else { return };
-        let session_bytes = streams.inbox_bytes + streams.reassembly.bytes_held();
+        let session_bytes = streams.inbox.bytes_held() + streams.reassembly.bytes_held();
         if streams.incoming.update_credit(now, self.rtt.smoothed(), session_bytes) {
             self.control.credit = true;
         }
@@ -217,7 +226,9 @@ impl Connection {
             Err(violation) => return self.misbehaved(now, &violation.to_string()),
         };
         let Some(largest) = outcome.largest else { return };
-        let is_newest = largest.pn == header.largest;
+        // A liar may name older packets later; samples that run backwards are not measured.
+        let is_newest =
+            largest.pn == header.largest && self.sent.largest_acked() == Some(largest.pn);
         if is_newest {
             let delay = header.delay.min(MAX_ACK_DELAY * 4);
             self.rtt.on_sample(now, now - largest.sent_at, delay);

@@ -5,6 +5,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bats_code::rows::padded_length;
+use bats_code::stream::MAX_WINDOW;
 use bats_types::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -25,7 +27,7 @@ use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
 use crate::link::received::ReceivedPackets;
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
-use crate::session::{Reassembly, SendQueue};
+use crate::session::{Inbox, Reassembly, SendQueue};
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 
 /// Round-trip time before the first sample (RFC 9002, section 6.2.2, less its caution: nothing
@@ -49,15 +51,37 @@ pub(crate) struct Setup {
     pub(crate) code_seed: u64,
 }
 
+/// Octets that the longest window takes: below that budget a repair could not be made or used.
+fn window_bytes(config: &TransportConfig) -> usize {
+    usize::from(MAX_WINDOW) * padded_length(symbol_size_for(config.max_udp_payload))
+}
+
+/// The receive budget, raised to what progress needs: a window that repairs refer to, a message
+/// under assembly and a window of credit.
+pub(super) fn receive_budget(config: &TransportConfig) -> usize {
+    config.receive_budget.max(4 * window_bytes(config))
+}
+
+/// The send budget of the flow, raised to the longest cell and the symbols cut ahead.
+fn send_budget(config: &TransportConfig) -> usize {
+    config.send_budget.max(window_bytes(config))
+}
+
+/// The longest message accepted: more than half of the budget would leave no room for credit, and
+/// the message could never be completed.
+fn max_message(config: &TransportConfig) -> usize {
+    config.max_message_size.min(MAX_MESSAGE).min(receive_budget(config) / 2)
+}
+
 /// What this end tells the peer about itself.
 pub(crate) fn local_parameters(config: &TransportConfig, code_seed: u64) -> TransportParameters {
     TransportParameters {
         mode: config.mode as u8,
-        max_message_size: config.max_message_size.min(MAX_MESSAGE) as u64,
+        max_message_size: max_message(config) as u64,
         max_symbol_size: symbol_size_for(config.max_udp_payload) as u16,
         initial_credit: initial_credit(
             symbol_size_for(config.max_udp_payload),
-            config.receive_budget,
+            receive_budget(config),
         ),
         idle_timeout: config.idle_timeout,
         window_cap: WINDOW_CAP,
@@ -183,18 +207,17 @@ impl Connection {
                 seed: self.code_seed,
                 initial_credit: peer.initial_credit,
                 goal: self.config.goal,
-                budget: self.config.send_budget,
+                budget: send_budget(&self.config),
             }),
             incoming: FlowReceiver::new(ReceiverParameters {
                 max_symbol_size,
                 seed: peer.code_seed,
-                receive_budget: self.config.receive_budget,
-                initial_credit: initial_credit(own, self.config.receive_budget),
+                receive_budget: receive_budget(&self.config),
+                initial_credit: initial_credit(own, receive_budget(&self.config)),
             }),
             queue: SendQueue::new(),
-            reassembly: Reassembly::new(self.config.max_message_size.min(MAX_MESSAGE)),
-            inbox: VecDeque::new(),
-            inbox_bytes: 0,
+            reassembly: Reassembly::new(max_message(&self.config)),
+            inbox: Inbox::default(),
             peer_max_message: peer.max_message_size as usize,
             max_symbol_size,
         });

@@ -462,7 +462,7 @@ impl Connection {
 
     /// Starts the clock after which silence means that the tail was lost.
     pub(super) fn arm_probe(&mut self, now: Timestamp) {
-        let undecoded = self.streams.as_ref().is_some_and(|s| !s.outgoing.all_acknowledged());
+        let undecoded = self.streams.as_ref().is_some_and(|s| s.outgoing.awaits_decoding());
         self.deadlines.probe = if self.sent.expects_ack() || undecoded {
             let from = if self.probe_count == 0 { now } else { self.sent.last_eliciting_at() };
             Some((from + self.probe_backoff()).max(now))

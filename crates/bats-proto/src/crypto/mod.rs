@@ -7,7 +7,7 @@ mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
 pub use session::{ClientTls, CryptoError, ServerTls, Session};
-pub(crate) use session::{Unlocked, initial_keys};
+pub(crate) use session::{Unlocked, initial_keys, plain_keys};
 
 /// Octets of a tag.
 pub const TAG_LEN: usize = 16;

@@ -158,23 +158,23 @@ pub(crate) fn initial_keys(
     destination: &[u8],
     is_client: bool,
 ) -> Option<Keys> {
-    let side = if is_client { Side::Client } else { Side::Server };
     match security {
         Security::Tls => {
+            let side = if is_client { Side::Client } else { Side::Server };
             let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
             let suite = suite.tls13()?.quic_suite()?;
             Some(Keys::from_tls(suite.keys(destination, side, Version::V1)))
         }
-        Security::DangerousPlain => Some(plain_keys(1, side)),
+        Security::DangerousPlain => Some(plain_keys(1, is_client)),
     }
 }
 
-fn plain_keys(label: u64, side: Side) -> Keys {
+/// Keys of the stand-in: everyone can compute them, fuzzing does.
+pub(crate) fn plain_keys(label: u64, is_client: bool) -> Keys {
     let direction = |client: bool| DirectionalKeys {
         header: HeaderKey::Plain,
         packet: PacketKey::Plain(PlainKey::new(label * 2 + u64::from(client))),
     };
-    let is_client = side == Side::Client;
     Keys { local: direction(is_client), remote: direction(!is_client) }
 }
 
@@ -275,7 +275,7 @@ impl Session {
             }
             Inner::Plain(plain) => {
                 plain.generation += 1;
-                let keys = plain_keys(8 + plain.generation, plain.side);
+                let keys = plain_keys(8 + plain.generation, plain.side == Side::Client);
                 Some((keys.local.packet, keys.remote.packet))
             }
         }
@@ -353,23 +353,23 @@ impl PlainSession {
             }
             (Side::Client, 2) => {
                 self.step = 3;
-                Some(Unlocked::Handshake(plain_keys(2, self.side)))
+                Some(Unlocked::Handshake(plain_keys(2, self.side == Side::Client)))
             }
             (Side::Client, 4) => {
                 out.extend([1; PLAIN_FINISHED]);
                 self.step = 5;
                 self.done = true;
-                Some(Unlocked::OneRtt(plain_keys(3, self.side)))
+                Some(Unlocked::OneRtt(plain_keys(3, self.side == Side::Client)))
             }
             (Side::Server, 1) => {
                 out.extend([2; PLAIN_SERVER_HELLO]);
                 self.step = 2;
-                Some(Unlocked::Handshake(plain_keys(2, self.side)))
+                Some(Unlocked::Handshake(plain_keys(2, self.side == Side::Client)))
             }
             (Side::Server, 2) => {
                 out.extend(self.flight(PLAIN_SERVER_FLIGHT));
                 self.step = 3;
-                Some(Unlocked::OneRtt(plain_keys(3, self.side)))
+                Some(Unlocked::OneRtt(plain_keys(3, self.side == Side::Client)))
             }
             _ => None,
         }

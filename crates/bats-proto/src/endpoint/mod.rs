@@ -316,16 +316,16 @@ impl Endpoint {
                 Some(handle)
             }
             ServerStart::Answer(answer) => {
-                if full {
-                    self.stats.connections_refused += 1;
-                } else {
-                    self.stats.retries_sent += 1;
-                }
+                self.stats.retries_sent += 1;
                 self.answer(datagram, answer);
                 None
             }
             ServerStart::Drop => {
-                self.stats.datagrams_dropped += 1;
+                if full {
+                    self.stats.connections_refused += 1;
+                } else {
+                    self.stats.datagrams_dropped += 1;
+                }
                 None
             }
         }

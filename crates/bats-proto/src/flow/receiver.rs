@@ -181,7 +181,7 @@ impl FlowReceiver {
     /// if nothing arrives: this one may be lost.
     pub fn feedback(&mut self, now: Timestamp, rtt: Duration) -> RankFeedback {
         let end = core::mem::replace(&mut self.reported_end, self.seen_end);
-        let clusters = self.decoder.missing_clusters(end, MAX_RANK_ENTRIES - 1);
+        let clusters = self.decoder.missing_clusters(end, MAX_RANK_ENTRIES);
         let entries = clusters
             .iter()
             .filter(|cluster| cluster.rank_missing > 0)

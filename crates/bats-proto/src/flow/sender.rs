@@ -76,6 +76,8 @@ struct Cell {
 struct QueuedRepair {
     sequence: u64,
     cell_first: u64,
+    /// The symbol after the last one of its window.
+    end: u64,
     header: RepairHeader,
     top_up: bool,
     payload: Vec<u8>,
@@ -146,6 +148,12 @@ impl FlowSender {
     /// Whether everything pushed was decoded by the peer.
     pub fn all_acknowledged(&self) -> bool {
         self.decoded_below == self.encoder.next()
+    }
+
+    /// Whether something that was sent is not known to be decoded. What waits for credit is not
+    /// meant: the peer repeats its credit, asking for it would only cost packets.
+    pub fn awaits_decoding(&self) -> bool {
+        self.decoded_below < self.next_unsent
     }
 
     /// Whether another symbol would be taken now.
@@ -324,6 +332,7 @@ impl FlowSender {
                 self.queue.push_back(QueuedRepair {
                     sequence,
                     cell_first,
+                    end,
                     header,
                     top_up,
                     payload,
@@ -356,10 +365,9 @@ impl FlowSender {
         if feedback.seen_end > self.next_unsent {
             return Err(FlowError::NotSent(feedback.seen_end - 1));
         }
-        if let Some(entry) = feedback.entries.last()
-            && entry.first + entry.span > feedback.seen_end
-        {
-            return Err(FlowError::NotSent(entry.first + entry.span - 1));
+        let ends = feedback.entries.iter().map(|entry| entry.first + entry.span);
+        if let Some(end) = ends.max().filter(|&end| end > feedback.seen_end) {
+            return Err(FlowError::NotSent(end - 1));
         }
         self.counters.peer_coded = self.counters.peer_coded.max(feedback.coded);
         self.counters.peer_wasted = self.counters.peer_wasted.max(feedback.wasted);
@@ -407,18 +415,22 @@ impl FlowSender {
         Ok(())
     }
 
-    /// Repairs of cells that are decoded meanwhile need not be sent.
+    /// Repairs of symbols that are decoded meanwhile need not be sent, and are not under way.
     fn drop_useless_repairs(&mut self) {
         let decoded = self.decoded_below;
-        let urgent = &mut self.urgent;
-        self.queue.retain(|repair| {
-            let end = u64::from(repair.header.count) + repair.cell_first;
-            let useless = end <= decoded;
-            if useless && repair.top_up {
-                *urgent -= 1;
+        let is_useless = |repair: &QueuedRepair| repair.end <= decoded;
+        if !self.queue.iter().any(is_useless) {
+            return;
+        }
+        let (useless, useful): (VecDeque<_>, VecDeque<_>) =
+            core::mem::take(&mut self.queue).into_iter().partition(is_useless);
+        self.queue = useful;
+        for repair in useless {
+            self.urgent -= usize::from(repair.top_up);
+            if let Some(index) = self.cell_of(repair.cell_first) {
+                self.cells[index].repairs.retain(|&(sequence, _)| sequence != repair.sequence);
             }
-            !useless
-        });
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "one group of a report and its context")]
@@ -470,5 +482,71 @@ impl FlowSender {
         let (first, end) = (cell.first, cell.end);
         self.make_repairs(first, first.max(self.decoded_below), end, PROBE_COLUMNS, true);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::rank::RankEntry;
+
+    fn path() -> PathView {
+        PathView {
+            rate_bytes_per_second: 125_000_000,
+            smoothed_rtt: Duration::from_millis(20),
+            ack_interval: Duration::from_millis(1),
+            loss: 0.1,
+            burst_factor: 1.0,
+            loss_packets: 1_000,
+        }
+    }
+
+    /// A sender that has sent 64 symbols of one closed cell.
+    fn sender() -> FlowSender {
+        let mut sender = FlowSender::new(SenderParameters {
+            max_symbol_size: 100,
+            window_cap: 256,
+            seed: 1,
+            initial_credit: 1_000,
+            goal: Goal::Throughput,
+            budget: 1 << 20,
+        });
+        for _ in 0..64 {
+            assert!(sender.push_symbol(100, |octets| octets.len()));
+        }
+        let mut out = Vec::new();
+        while sender.next_unsent < 64 {
+            sender.poll(Timestamp::ZERO, &path(), false, &mut out);
+        }
+        sender.queue.clear();
+        sender.cells.iter_mut().for_each(|cell| cell.repairs.clear());
+        sender
+    }
+
+    fn missing(first: u64, span: u64) -> RankFeedback {
+        let entries = vec![RankEntry { first, span, missing: span }];
+        RankFeedback { decoded_below: first, seen_end: 64, entries, ..RankFeedback::default() }
+    }
+
+    #[test]
+    fn repairs_of_the_rest_of_a_cell_survive_the_next_report() {
+        let mut sender = sender();
+        sender.on_rank_feedback(Timestamp::ZERO, &missing(32, 32), &path()).unwrap();
+        let queued = sender.queue.len();
+        assert!(queued >= 32);
+        sender.on_rank_feedback(Timestamp::ZERO, &missing(32, 32), &path()).unwrap();
+        assert_eq!(sender.queue.len(), queued, "still missing, still under way");
+        assert_eq!(sender.urgent, queued);
+    }
+
+    #[test]
+    fn repairs_that_are_dropped_do_not_count_as_under_way() {
+        let mut sender = sender();
+        let mut report = missing(0, 32);
+        sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();
+        report = missing(32, 32);
+        sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();
+        assert!(sender.queue.len() >= 32, "{} for 32 missing", sender.queue.len());
+        assert_eq!(sender.urgent, sender.queue.len());
     }
 }

@@ -11,6 +11,9 @@ const MIN_REORDERING: Duration = Duration::from_millis(1);
 /// more acknowledgement ranges, less often lets a liar go unseen for longer.
 const FIRST_SKIP_INTERVAL: u64 = 64;
 const MAX_SKIP_INTERVAL: u64 = 4_096;
+/// Packets remembered at most: fifteen round trips of 200 ms at 1 Gbit/s. Acknowledgements are
+/// packets, too, and a peer that never acknowledges them would have them remembered for ever.
+const MAX_TRACKED: usize = 1 << 18;
 
 /// What must be said again if a packet is lost; data is not among it, the flow sees to that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -203,6 +206,23 @@ impl SentPackets {
             app_limited,
             contents,
         });
+        while self.packets.len() > MAX_TRACKED {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(packet) = self.packets.pop_front() else { return };
+        self.base += 1;
+        if packet.fate == Fate::InFlight && packet.ack_eliciting {
+            self.in_flight -= u64::from(packet.size);
+            self.eliciting_in_flight -= 1;
+        }
+    }
+
+    /// The newest packet acknowledged so far.
+    pub fn largest_acked(&self) -> Option<u64> {
+        self.largest_acked
     }
 
     /// Bytes of ack-eliciting packets neither acknowledged nor lost.
@@ -403,6 +423,19 @@ mod tests {
         }
         assert!(last > 199, "numbers are left out");
         assert!(matches!(sent.on_ack(&[(0, last)], RTT), Err(AckViolation::Skipped(_))));
+    }
+
+    #[test]
+    fn a_peer_that_never_acknowledges_is_not_remembered_for_ever() {
+        let mut sent = SentPackets::new(9);
+        (0..MAX_TRACKED as u64 + 1_000).for_each(|i| drop(send(&mut sent, i / 100)));
+        assert_eq!(sent.packets_tracked(), MAX_TRACKED);
+        let in_flight = sent.packets.iter().filter(|p| p.fate == Fate::InFlight).count();
+        assert_eq!(sent.bytes_in_flight(), in_flight as u64 * 1000);
+        let last = sent.peek_next() - 1;
+        sent.on_ack(&[(last, last), (0, 10)], RTT).unwrap();
+        sent.detect_losses(RTT, RTT);
+        assert!(sent.bytes_in_flight() < 100 * 1000, "all but the last millisecond is lost");
     }
 
     proptest! {

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::inbox::MESSAGE_OVERHEAD;
 use crate::wire::message::{CONTINUATION, FIN, MESSAGE};
 use crate::wire::varint::{Writer, varint_len};
 
@@ -32,9 +33,9 @@ impl SendQueue {
         Self::default()
     }
 
-    /// Octets that wait.
+    /// Octets that wait, and what their messages cost beside.
     pub fn bytes_held(&self) -> usize {
-        self.bytes
+        self.bytes + self.messages.len() * MESSAGE_OVERHEAD
     }
 
     /// Whether nothing waits, the end mark included.

@@ -30,6 +30,11 @@ use super::varint::{Reader, Writer};
 
 /// Ranges that an acknowledgement may have; a peer that sends more is closed.
 pub const MAX_ACK_RANGES: u64 = 1_024;
+/// Longest delay that an acknowledgement tells or is believed, in microseconds: 12 days.
+const MAX_ACK_DELAY_MICROS: u64 = 1 << 40;
+/// Largest time on a peer's clock: differences of such times fit 64 bits with a sign. A clock
+/// whose epoch is that of Unix passes it in the year 2116.
+const MAX_PEER_TIME: Timestamp = Timestamp::from_nanos(1 << 62);
 /// Octets of the text of a CLOSE frame.
 pub const MAX_CLOSE_TEXT: usize = 256;
 
@@ -135,6 +140,9 @@ pub fn decode<'a>(
             let application = int(reader)? == 1;
             let code = int(reader)?;
             let len = usize::try_from(int(reader)?).map_err(|_| TRUNCATED)?;
+            if len > MAX_CLOSE_TEXT {
+                return Err(MalformedFrame("close text too long"));
+            }
             let text = reader.take(len).ok_or(TRUNCATED)?;
             let reason =
                 core::str::from_utf8(text).map_err(|_| MalformedFrame("close text not UTF-8"))?;
@@ -164,8 +172,11 @@ fn decode_ack(
     const BAD: MalformedFrame = MalformedFrame("acknowledgement ranges");
     ranges.clear();
     let largest = reader.varint().ok_or(BAD)?;
-    let delay = Duration::from_micros(reader.varint().ok_or(BAD)?);
+    let delay = Duration::from_micros(reader.varint().ok_or(BAD)?.min(MAX_ACK_DELAY_MICROS));
     let received_at = Timestamp::from_micros(reader.varint().ok_or(BAD)?);
+    if received_at > MAX_PEER_TIME {
+        return Err(MalformedFrame("acknowledgement's time of arrival"));
+    }
     let ce_count = reader.varint().ok_or(BAD)?;
     let count = reader.varint().ok_or(BAD)?;
     if count >= MAX_ACK_RANGES {
@@ -208,7 +219,7 @@ pub fn encode_ack(writer: &mut Writer<'_>, ack: &AckHeader, ranges: &[(u64, u64)
     }
     writer.u8(ACK)?;
     writer.varint(largest)?;
-    writer.varint(ack.delay.as_micros().min(1 << 40) as u64)?;
+    writer.varint(ack.delay.as_micros().min(u128::from(MAX_ACK_DELAY_MICROS)) as u64)?;
     writer.varint(ack.received_at.as_micros())?;
     writer.varint(ack.ce_count)?;
     writer.varint(fitting - 1)?;
@@ -261,6 +272,47 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.varint(*kind as u64)?;
             writer.varint(u64::from(*last))?;
             writer.bytes(data)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ack(delay: u64, received_at: u64) -> Vec<u8> {
+        let mut octets = vec![0; 64];
+        let mut writer = Writer::new(&mut octets);
+        for (i, value) in [u64::from(ACK), 9, delay, received_at, 0, 0, 0].into_iter().enumerate() {
+            if i == 0 { writer.u8(ACK) } else { writer.varint(value) }.unwrap();
+        }
+        octets
+    }
+
+    /// Differences of times of arrival are computed with 64 bits and a sign.
+    #[test]
+    fn absurd_times_of_arrival_are_refused() {
+        let decode = |octets: &[u8]| decode(&mut Reader::new(octets), &mut Vec::new()).is_ok();
+        let limit = MAX_PEER_TIME.as_micros();
+        assert!(decode(&ack(1, limit)));
+        assert!(!decode(&ack(1, limit + 1)));
+        assert!(!decode(&ack(1, crate::wire::varint::MAX_VARINT)));
+    }
+
+    #[test]
+    fn absurd_delays_are_cut() {
+        let octets = ack(crate::wire::varint::MAX_VARINT, 5);
+        let frame = decode(&mut Reader::new(&octets), &mut Vec::new()).unwrap();
+        let Some(Frame::Ack(header)) = frame else { panic!("{frame:?}") };
+        assert_eq!(header.delay, Duration::from_micros(MAX_ACK_DELAY_MICROS));
+    }
+
+    #[test]
+    fn a_close_text_beyond_its_limit_is_refused() {
+        for (len, fits) in [(MAX_CLOSE_TEXT, true), (MAX_CLOSE_TEXT + 1, false)] {
+            let mut octets = vec![CLOSE, 0, 0, 0x40 | (len >> 8) as u8, len as u8];
+            octets.resize(octets.len() + len, b'x');
+            assert_eq!(decode(&mut Reader::new(&octets), &mut Vec::new()).is_ok(), fits);
         }
     }
 }

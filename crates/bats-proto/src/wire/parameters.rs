@@ -63,6 +63,9 @@ impl Default for TransportParameters {
     }
 }
 
+/// Longest idle time-out told or believed: 35 years, for ever.
+const MAX_IDLE_MILLIS: u64 = 1 << 40;
+
 /// Octets of all parameters at most.
 const MAX_ENCODED: usize = 256;
 
@@ -79,7 +82,10 @@ impl TransportParameters {
         put(2, &self.max_message_size.to_be_bytes());
         put(3, &self.max_symbol_size.to_be_bytes());
         put(4, &self.initial_credit.to_be_bytes());
-        put(5, &(self.idle_timeout.as_millis().min(1 << 40) as u64).to_be_bytes());
+        put(
+            5,
+            &(self.idle_timeout.as_millis().min(u128::from(MAX_IDLE_MILLIS)) as u64).to_be_bytes(),
+        );
         put(6, &self.window_cap.to_be_bytes());
         put(7, &self.code_seed.to_be_bytes());
         put(8, &self.max_udp_payload.to_be_bytes());
@@ -108,7 +114,7 @@ impl TransportParameters {
                 4 => parameters.initial_credit = u64::from_be_bytes(value.array()?),
                 5 => {
                     let millis = u64::from_be_bytes(value.array()?);
-                    parameters.idle_timeout = Duration::from_millis(millis);
+                    parameters.idle_timeout = Duration::from_millis(millis.min(MAX_IDLE_MILLIS));
                 }
                 6 => parameters.window_cap = value.u16()?,
                 7 => parameters.code_seed = u64::from_be_bytes(value.array()?),
@@ -157,6 +163,14 @@ mod tests {
                 max_udp_payload: 1_472, connection_id: cid, original_destination: original,
             };
             prop_assert_eq!(TransportParameters::decode(&parameters.encode(grease)), Some(parameters));
+        }
+
+        #[test]
+        fn what_is_read_can_be_written_again(idle: u64) {
+            let mut octets = vec![5, 8];
+            octets.extend_from_slice(&idle.max(100).to_be_bytes());
+            let parameters = TransportParameters::decode(&octets).unwrap();
+            prop_assert_eq!(TransportParameters::decode(&parameters.encode(7)), Some(parameters));
         }
 
         #[test]

@@ -11,8 +11,8 @@
 
 use super::varint::{MAX_VARINT, Reader, Writer};
 
-/// Groups in one report.
-pub const MAX_RANK_ENTRIES: usize = 64;
+/// Groups in one report: as many as a count of one octet can say.
+pub const MAX_RANK_ENTRIES: usize = 63;
 
 /// Missing symbols that belong together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl RankFeedback {
         writer.varint(self.coded)?;
         writer.varint(self.wasted)?;
         let room = writer.remaining().saturating_sub(1) / ENTRY_BOUND;
-        let count = self.entries.len().min(MAX_RANK_ENTRIES - 1).min(room);
+        let count = self.entries.len().min(MAX_RANK_ENTRIES).min(room);
         writer.varint(count as u64)?;
         let mut end = self.decoded_below;
         for entry in &self.entries[..count] {

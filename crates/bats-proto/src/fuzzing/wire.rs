@@ -1,0 +1,208 @@
+//! Parsers: what parses can be written again and means the same; nothing else matters to a peer.
+
+use core::net::SocketAddr;
+
+use bats_types::Timestamp;
+
+use crate::config::{Identity, Security, ServerConfig, TransportConfig};
+use crate::handshake::{FirstPacket, InitialInfo, ServerCrypto, ServerStart, parse_first};
+use crate::wire::coding::{RepairHeader, SourceHeader};
+use crate::wire::frame::{self, Frame, MAX_ACK_RANGES};
+use crate::wire::long_header::{self, LongKind, MIN_INITIAL_DATAGRAM, VERSION};
+use crate::wire::message::{self, CONTINUATION, FIN, MESSAGE, MessageFrame};
+use crate::wire::parameters::TransportParameters;
+use crate::wire::rank::{MAX_RANK_ENTRIES, RankFeedback};
+use crate::wire::short_header::{self, SHORT_HEADER_LEN, ShortHeader};
+use crate::wire::varint::{MAX_VARINT, Reader, Writer};
+
+/// Room for whatever a datagram can hold, written in the longest form.
+const ROOM: usize = 64 << 10;
+
+/// Hands `data` to every parser.
+///
+/// # Panics
+/// Something that parsed is not the same after it was written and parsed again.
+pub fn wire_run(data: &[u8]) {
+    varints(data);
+    short_headers(data);
+    long_headers(data);
+    coding_headers(data);
+    rank(data);
+    frames(data);
+    messages(data);
+    parameters(data);
+    let _ = parse_first(data);
+}
+
+/// What `write` wrote, or a panic if it found no room.
+fn written(write: impl FnOnce(&mut Writer<'_>) -> Option<()>) -> Vec<u8> {
+    let mut buffer = vec![0; ROOM];
+    let mut writer = Writer::new(&mut buffer);
+    assert!(write(&mut writer).is_some(), "what was parsed can be written");
+    let len = writer.written();
+    buffer.truncate(len);
+    buffer
+}
+
+fn varints(data: &[u8]) {
+    let mut reader = Reader::new(data);
+    while let Some(value) = reader.varint() {
+        assert!(value <= MAX_VARINT);
+        let octets = written(|writer| writer.varint(value));
+        assert_eq!(Reader::new(&octets).varint(), Some(value));
+    }
+    assert!(reader.remaining() < 8, "a varint has at most eight octets");
+}
+
+fn short_headers(data: &[u8]) {
+    let Some(header) = ShortHeader::decode(data) else { return };
+    let mut octets = [0; SHORT_HEADER_LEN];
+    header.encode(data[data.len() - 1], &mut octets);
+    assert_eq!(ShortHeader::decode(&octets), Some(header));
+    if let Some(destination) = short_header::destination(data) {
+        assert_eq!(destination, header.destination);
+    }
+}
+
+fn long_headers(data: &[u8]) {
+    let Some(header) = long_header::decode(data) else { return };
+    assert!(header.number_at <= header.packet_len && header.packet_len <= data.len());
+    let (to, from, token) = (header.destination, header.source, header.token);
+    if header.version != VERSION {
+        return;
+    }
+    let octets = if header.kind == LongKind::Retry {
+        long_header::retry(to, from, token, data[0])
+    } else {
+        let payload = header.packet_len - header.number_at - 4 - 16;
+        let mut octets = written(|writer| {
+            long_header::encode(writer, header.kind, to, from, token, payload, data[0])
+        });
+        octets.resize(octets.len() + 4 + payload + 16, 0);
+        octets
+    };
+    let again = long_header::decode(&octets);
+    let Some(again) = again else { panic!("{header:?} cannot be read again") };
+    assert_eq!((again.kind, again.version), (header.kind, header.version));
+    assert_eq!((again.destination, again.source, again.token), (to, from, token));
+    assert_eq!(again.packet_len - again.number_at, header.packet_len - header.number_at);
+}
+
+fn coding_headers(data: &[u8]) {
+    if let Some(header) = SourceHeader::decode(&mut Reader::new(data)) {
+        let octets = written(|writer| header.encode(writer));
+        assert_eq!(octets, data[..octets.len()]);
+    }
+    if let Some(header) = RepairHeader::decode(&mut Reader::new(data)) {
+        let octets = written(|writer| header.encode(writer));
+        assert_eq!(octets, data[..octets.len()]);
+        let near = header.first_symbol(u64::from(header.first) << 7);
+        assert_eq!(near as u32, header.first, "expansion keeps the low bits");
+    }
+}
+
+fn rank(data: &[u8]) {
+    let Some(feedback) = RankFeedback::decode(&mut Reader::new(data)) else { return };
+    check_rank(&feedback);
+    let octets = written(|writer| feedback.encode(writer));
+    assert_eq!(RankFeedback::decode(&mut Reader::new(&octets)), Some(feedback));
+}
+
+fn check_rank(feedback: &RankFeedback) {
+    assert!(feedback.entries.len() <= MAX_RANK_ENTRIES);
+    assert!(feedback.decoded_below <= feedback.seen_end && feedback.seen_end <= MAX_VARINT);
+    let firsts = || feedback.entries.iter().map(|entry| entry.first);
+    assert!(firsts().zip(firsts().skip(1)).all(|(a, b)| a <= b), "entries are in order");
+    assert!(feedback.entries.iter().all(|entry| entry.first + entry.span <= MAX_VARINT));
+}
+
+fn frames(data: &[u8]) {
+    let (mut ranges, mut ranges_again) = (Vec::new(), Vec::new());
+    let mut reader = Reader::new(data);
+    loop {
+        let before = reader.remaining();
+        let Ok(Some(frame)) = frame::decode(&mut reader, &mut ranges) else { return };
+        assert!(reader.remaining() < before, "every frame takes octets");
+        let octets = if let Frame::Ack(header) = &frame {
+            assert!(ranges.len() as u64 <= MAX_ACK_RANGES);
+            assert!(ranges.iter().all(|&(first, last)| first <= last && last <= header.largest));
+            assert!(ranges.windows(2).all(|pair| pair[1].1 + 1 < pair[0].0), "gaps between ranges");
+            written(|writer| frame::encode_ack(writer, header, &ranges))
+        } else {
+            written(|writer| frame::encode(writer, &frame))
+        };
+        let again = frame::decode(&mut Reader::new(&octets), &mut ranges_again);
+        assert_eq!(again, Ok(Some(frame.clone())));
+        if matches!(frame, Frame::Ack(_)) {
+            assert_eq!(ranges, ranges_again);
+        }
+        if let Frame::Rank(feedback) = &frame {
+            check_rank(feedback);
+        }
+    }
+}
+
+fn messages(data: &[u8]) {
+    let mut reader = Reader::new(data);
+    while let Ok(Some(frame)) = message::decode(&mut reader) {
+        let octets = written(|writer| match frame {
+            MessageFrame::Message { total, data } => {
+                writer.u8(MESSAGE)?;
+                writer.varint(total)?;
+                writer.varint(data.len() as u64)?;
+                writer.bytes(data)
+            }
+            MessageFrame::Continuation(data) => {
+                writer.u8(CONTINUATION)?;
+                writer.varint(data.len() as u64)?;
+                writer.bytes(data)
+            }
+            MessageFrame::Fin => writer.u8(FIN),
+        });
+        assert_eq!(message::decode(&mut Reader::new(&octets)), Ok(Some(frame)));
+    }
+}
+
+fn parameters(data: &[u8]) {
+    let Some(parameters) = TransportParameters::decode(data) else { return };
+    let octets = parameters.encode(data.first().copied().unwrap_or_default());
+    assert_eq!(TransportParameters::decode(&octets), Some(parameters));
+}
+
+/// A busy server and a client with a token made from `data`: arbitrary, or a real one changed.
+///
+/// # Panics
+/// A token is taken that the server did not make for this client, or its own is refused.
+pub fn token_run(data: &[u8]) {
+    let config = ServerConfig {
+        identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
+        transport: TransportConfig::default().into(),
+        retry_threshold: 0,
+        max_connections: 1,
+    };
+    let Ok(server) = ServerCrypto::new(&config, Security::DangerousPlain, [9; 32]) else {
+        panic!("the stand-in needs no identity");
+    };
+    let now = Timestamp::from_millis(100_000);
+    let remote = SocketAddr::from(([10, 0, 0, 1], 5_000));
+    let start = |initial: &InitialInfo| server.start(now, remote, initial, false, true);
+    let mut initial = InitialInfo { destination: [1; 8], source: [2; 4], token: Vec::new() };
+
+    let ServerStart::Answer(answer) = start(&initial) else { panic!("a busy server asks") };
+    assert!(answer.len() <= MIN_INITIAL_DATAGRAM, "no more than the client sent");
+    let Some(retry) = long_header::decode(&answer) else { panic!("a retry is a long packet") };
+    let real = retry.token.to_vec();
+    initial.token.clone_from(&real);
+    assert!(matches!(start(&initial), ServerStart::Accept(_)), "its own token");
+
+    initial.token = data.to_vec();
+    assert!(data == real || !matches!(start(&initial), ServerStart::Accept(_)));
+    initial.token = real.iter().enumerate().map(|(i, x)| x ^ data.get(i).unwrap_or(&0)).collect();
+    let changed = initial.token != real;
+    assert_eq!(matches!(start(&initial), ServerStart::Accept(_)), !changed);
+
+    if let Some(FirstPacket::Initial(parsed)) = parse_first(data) {
+        let own = !parsed.token.is_empty() && parsed.token == real;
+        assert!(own || !matches!(start(&parsed), ServerStart::Accept(_)));
+    }
+}

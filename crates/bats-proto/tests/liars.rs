@@ -1,0 +1,503 @@
+//! A peer that lies gains nothing: scenarios, in virtual time. The stand-in for TLS lets a test
+//! seal whatever it likes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_proto::config::Security;
+use bats_proto::fuzzing::{LyingClient, open_short};
+use bats_proto::wire::coding::{RepairHeader, SourceHeader};
+use bats_proto::wire::frame::{self, AckHeader, Frame};
+use bats_proto::wire::parameters::TransportParameters;
+use bats_proto::wire::rank::{RankEntry, RankFeedback};
+use bats_proto::wire::short_header::{PacketKind, ShortHeader};
+use bats_proto::wire::varint::{Reader, Writer};
+use bats_proto::{
+    CloseReason, CongestionAlgorithm, ConnectionHandle, ConnectionStats, Endpoint, EndpointConfig,
+    Event, Identity, Input, Output, Received, ServerConfig, Timestamp, TransportConfig,
+};
+use bytes::Bytes;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A server and a client that says what the test wants; datagrams take no time.
+struct Stage {
+    now: Timestamp,
+    server: Endpoint,
+    liar: LyingClient,
+    handle: Option<ConnectionHandle>,
+    /// Datagrams that the server sent since the test last looked.
+    heard: Vec<Vec<u8>>,
+    closed: Option<CloseReason>,
+}
+
+fn transport() -> TransportConfig {
+    TransportConfig { congestion: CongestionAlgorithm::None, ..TransportConfig::default() }
+}
+
+fn server(transport: TransportConfig, retry_threshold: usize, max_connections: usize) -> Endpoint {
+    let identity = Identity { certificate_chain: Vec::new(), private_key: Vec::new() };
+    let transport = Arc::new(transport);
+    let server = ServerConfig { identity, transport, retry_threshold, max_connections };
+    let config = EndpointConfig { security: Security::DangerousPlain, server: Some(server) };
+    Endpoint::new(config, [2; 32]).unwrap()
+}
+
+impl Stage {
+    /// After an honest handshake.
+    fn established(transport: TransportConfig) -> Self {
+        Self::with_credit(transport, 1 << 20)
+    }
+
+    /// After a handshake in which the client promised to take so many symbols.
+    fn with_credit(transport: TransportConfig, initial_credit: u64) -> Self {
+        let mut stage = Self {
+            now: Timestamp::from_millis(1_000),
+            server: server(transport, 1_000, 10),
+            liar: LyingClient::new(1),
+            handle: None,
+            heard: Vec::new(),
+            closed: None,
+        };
+        let parameters = TransportParameters {
+            initial_credit,
+            connection_id: stage.liar.cid(),
+            ..TransportParameters::default()
+        };
+        let first = stage.liar.first_flight(&parameters.encode(0), &[]);
+        stage.hear(first);
+        stage.pass(MS * 20);
+        let finished = stage.liar.finished().unwrap();
+        stage.hear(finished);
+        assert!(stage.handle.is_some(), "the handshake is done");
+        stage
+    }
+
+    fn address() -> SocketAddr {
+        LyingClient::address(1)
+    }
+
+    /// The server hears a datagram of the liar's.
+    fn hear(&mut self, mut datagram: Vec<u8>) {
+        let remote = Self::address();
+        let received = Received { remote, local_ip: None, ecn: 0, payload: &mut datagram };
+        self.server.handle(self.now, Input::Datagram(received));
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        let mut buffer = Vec::with_capacity(65_536);
+        loop {
+            match self.server.poll(self.now, &mut buffer) {
+                Output::Transmit(transmit) => {
+                    for datagram in buffer.chunks(transmit.segment_size) {
+                        self.liar.learn(datagram);
+                        self.heard.push(datagram.to_vec());
+                    }
+                }
+                Output::Event(handle, Event::Accepted) => self.handle = Some(handle),
+                Output::Event(_, Event::Closed(reason)) => self.closed = Some(reason),
+                Output::Event(..) => {}
+                Output::Timeout(_) => break,
+            }
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += MS;
+            self.server.handle(self.now, Input::Timeout);
+            self.settle();
+        }
+    }
+
+    /// The liar says something.
+    fn say(&mut self, kind: PacketKind, write: impl FnOnce(&mut Writer<'_>) -> Option<()>) {
+        let mut payload = [0; 1_440];
+        let mut writer = Writer::new(&mut payload);
+        write(&mut writer).unwrap();
+        let len = writer.written();
+        let datagram = self.liar.packet(kind, &payload[..len]).unwrap();
+        self.hear(datagram);
+    }
+
+    fn say_frame(&mut self, frame: &Frame<'_>) {
+        self.say(PacketKind::Control, |writer| frame::encode(writer, frame));
+    }
+
+    fn say_ack(&mut self, received_at: Timestamp, ranges: &[(u64, u64)]) {
+        let header =
+            AckHeader { largest: ranges[0].1, delay: Duration::ZERO, received_at, ce_count: 0 };
+        self.say(PacketKind::Control, |writer| frame::encode_ack(writer, &header, ranges));
+    }
+
+    fn send(&mut self, octets: usize) {
+        let message = Bytes::from(vec![7; octets]);
+        self.server.send(self.now, self.handle.unwrap(), message).unwrap();
+        self.settle();
+    }
+
+    fn stats(&self) -> ConnectionStats {
+        self.server.stats(self.now, self.handle.unwrap()).unwrap()
+    }
+
+    /// Packet numbers and kinds of the data packets heard since the last look.
+    fn packets(&mut self) -> Vec<(u64, PacketKind)> {
+        let headers = self.heard.drain(..).filter_map(|datagram| ShortHeader::decode(&datagram));
+        headers.map(|header| (u64::from(header.packet_number), header.kind)).collect()
+    }
+
+    fn misbehaved(&self) -> &str {
+        match &self.closed {
+            Some(CloseReason::PeerMisbehaved(rule)) => rule,
+            other => panic!("not closed for a lie: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn acknowledging_what_was_not_sent_yet_closes() {
+    let mut stage = Stage::established(transport());
+    stage.send(10_000);
+    let next = stage.liar.largest_seen.unwrap() + 1;
+    stage.say_ack(stage.now, &[(next, next)]);
+    assert!(stage.misbehaved().contains("not sent yet"), "{:?}", stage.closed);
+}
+
+#[test]
+fn acknowledging_everything_unseen_closes_before_long() {
+    let mut stage = Stage::established(transport());
+    for _ in 0..100 {
+        stage.send(3_000);
+        let largest = stage.liar.largest_seen.unwrap();
+        stage.say_ack(stage.now, &[(0, largest)]);
+        stage.pass(MS);
+        if stage.closed.is_some() {
+            break;
+        }
+    }
+    assert!(stage.misbehaved().contains("never sent"), "{:?}", stage.closed);
+    assert!(stage.liar.largest_seen.unwrap() < 250, "a few hundred packets at most");
+}
+
+/// Acknowledgements in the wrong order, with times of arrival that run backwards or leap.
+#[test]
+fn absurd_clocks_and_orders_of_acknowledgements_do_no_harm() {
+    for congestion in [CongestionAlgorithm::Bbr, CongestionAlgorithm::None] {
+        let mut stage = Stage::established(TransportConfig { congestion, ..transport() });
+        stage.send(100_000);
+        stage.pass(MS * 5);
+        let sent: Vec<u64> = stage.packets().iter().map(|packet| packet.0).collect();
+        let leaps = [0, 5, 1 << 61, 3, (1 << 62) - 1_000, 7, 1_000_000_000, 2_000_000_000];
+        let steps = (1..9_u64).map(|step| step * 900_000);
+        let times: Vec<u64> = steps.chain(leaps).collect();
+        for (pn, nanos) in sent.iter().rev().zip(times) {
+            stage.say_ack(Timestamp::from_nanos(nanos), &[(*pn, *pn)]);
+            stage.pass(MS);
+        }
+        assert_eq!(stage.closed, None);
+    }
+}
+
+fn report(decoded_below: u64, seen_end: u64, entries: Vec<RankEntry>) -> Frame<'static> {
+    let repair_seen = Some((1 << 62) - 2);
+    Frame::Rank(RankFeedback { decoded_below, seen_end, repair_seen, coded: 9, wasted: 0, entries })
+}
+
+#[test]
+fn feedback_about_what_was_not_sent_closes() {
+    let mut stage = Stage::established(transport());
+    stage.send(10_000);
+    stage.say_frame(&report(0, 1_000, Vec::new()));
+    assert!(stage.misbehaved().contains("not sent"), "{:?}", stage.closed);
+    // Any entry, not just the last one.
+    for huge in [0, 1] {
+        let mut stage = Stage::established(transport());
+        stage.send(10_000);
+        let mut entries = vec![RankEntry { first: 0, span: 1, missing: 1 }; 2];
+        entries[huge] = RankEntry { first: 0, span: 1_000, missing: 1 };
+        stage.say_frame(&report(0, 1, entries));
+        assert!(stage.misbehaved().contains("not sent"), "{:?}", stage.closed);
+    }
+}
+
+#[test]
+fn sums_of_huge_claims_do_not_overflow() {
+    let mut stage = Stage::established(transport());
+    stage.send(10_000);
+    let huge = RankEntry { first: 0, span: (1 << 62) - 2, missing: (1 << 62) - 3 };
+    let mut entries = vec![huge; 20];
+    entries.push(RankEntry { first: 0, span: 1, missing: 1 });
+    stage.say_frame(&report(0, 1, entries));
+    assert!(stage.closed.is_some());
+}
+
+impl Stage {
+    /// The newest credit among the packets heard since the last look.
+    fn credit(&mut self) -> Option<u64> {
+        let packets: Vec<_> = self.heard.drain(..).collect();
+        let mut credit = None;
+        for packet in packets {
+            let Some((header, payload)) = open_short(false, 0, &packet) else { continue };
+            if header.kind != PacketKind::Control {
+                continue;
+            }
+            let mut reader = Reader::new(&payload);
+            while let Ok(Some(frame)) = frame::decode(&mut reader, &mut Vec::new()) {
+                if let Frame::Credit(symbols) = frame {
+                    credit = credit.max(Some(symbols));
+                }
+            }
+        }
+        credit
+    }
+
+    /// Sends symbols of this content, as many as the server's credit allows, at most `max`.
+    fn flood(&mut self, symbol: &[u8], max: u64) -> u64 {
+        // What every receiver grants at first with this budget; the handshake says so.
+        let mut credit = 500;
+        let mut number = 0;
+        while number < max && number < credit {
+            self.say(PacketKind::Source, |writer| {
+                SourceHeader::new(number).encode(writer)?;
+                writer.bytes(symbol)
+            });
+            number += 1;
+            if number % 50 == 0 {
+                self.pass(MS * 5);
+                credit = credit.max(self.credit().unwrap_or(0));
+            }
+        }
+        number
+    }
+}
+
+/// Three octets on the wire make an empty message, which takes many more in memory.
+#[test]
+fn a_flood_of_empty_messages_ends_with_the_budget() {
+    let budget = 4 << 20;
+    let mut stage = Stage::established(TransportConfig { receive_budget: budget, ..transport() });
+    let flooded = stage.flood(&[1, 0, 0].repeat(450), 10_000);
+    let stats = stage.stats();
+    assert_eq!(stage.closed, None);
+    assert!(flooded < 10_000, "credit ends");
+    let held = stats.messages_received as usize * size_of::<Bytes>();
+    assert!(held <= budget, "{held} octets in {} messages", stats.messages_received);
+    assert!(stats.receive_buffer_bytes <= 2 * budget as u64, "{stats:?}");
+
+    // Nothing is lost to the application.
+    let mut taken = 0;
+    while stage.server.recv(stage.now, stage.handle.unwrap()).is_some() {
+        taken += 1;
+    }
+    assert_eq!(taken, flooded * 450);
+}
+
+/// The liar says every millisecond that everything is missing and that no repair is under way.
+fn claim_losses(stage: &mut Stage, time: Duration) {
+    let end = stage.now + time;
+    while stage.now < end {
+        let sent = stage.stats().source_packets_sent;
+        let claims = (0..sent / 200 + 1).map(|i| i * 200).filter(|&first| first < sent);
+        let entries = claims.map(|first| {
+            let span = (sent - first).min(200);
+            RankEntry { first, span, missing: span }
+        });
+        let entries: Vec<RankEntry> = entries.take(60).collect();
+        stage.say_frame(&report(0, sent, entries));
+        stage.pass(MS);
+    }
+}
+
+#[test]
+fn claimed_losses_get_no_more_than_the_rate() {
+    let bits_per_second = 8_000_000;
+    let congestion = CongestionAlgorithm::FixedRate { bits_per_second };
+    let mut stage = Stage::established(TransportConfig { congestion, ..transport() });
+    stage.send(500_000);
+    let before = stage.stats().bytes_sent;
+    claim_losses(&mut stage, MS * 2_000);
+    let stats = stage.stats();
+    assert!(stats.top_up_packets_sent > 100, "the claims were believed: {stats:?}");
+    let limit = bits_per_second / 8 * 2;
+    let coded = stats.bytes_sent - before;
+    // Acknowledgements and reports of the server are not paced: they answer each packet at most.
+    assert!(coded <= limit + limit / 10 + 2_000 * 60, "{coded} octets, {limit} allowed");
+    assert!(stats.send_buffer_bytes <= 3 << 20, "{stats:?}");
+}
+
+#[test]
+fn claimed_losses_without_acknowledgements_end_at_the_window() {
+    let congestion = CongestionAlgorithm::Bbr;
+    let mut stage = Stage::established(TransportConfig { congestion, ..transport() });
+    stage.send(2_000_000);
+    claim_losses(&mut stage, MS * 50);
+    let stats = stage.stats();
+    assert!(stats.in_flight_bytes <= stats.cwnd_bytes + 2 * 1_472, "{stats:?}");
+    assert!(stats.bytes_sent <= stats.cwnd_bytes + 20 * 1_472, "{stats:?}");
+}
+
+#[test]
+fn source_symbols_end_with_the_credit_and_absurd_credit_costs_no_memory() {
+    let budget = 2 << 20;
+    let transport = TransportConfig { send_budget: budget, ..transport() };
+    let mut stage = Stage::with_credit(transport.clone(), 5);
+    stage.send(100_000);
+    claim_losses(&mut stage, MS * 100);
+    assert_eq!(stage.stats().source_packets_sent, 5);
+
+    let mut stage = Stage::established(transport);
+    stage.say_frame(&Frame::Credit((1 << 62) - 1));
+    let message = Bytes::from(vec![7; 10_000]);
+    let handle = stage.handle.unwrap();
+    for _ in 0..1_000 {
+        let _full = stage.server.send(stage.now, handle, message.clone());
+        stage.settle();
+    }
+    assert_eq!(stage.closed, None);
+    assert!(stage.stats().send_buffer_bytes <= budget as u64 + (1 << 16));
+}
+
+#[test]
+fn a_sender_without_credit_is_quiet() {
+    for (credit, octets) in [(0, 10_000), (5, 10_000), (5, 100_000)] {
+        let packets = packets_without_credit(credit, octets);
+        assert!(packets < 50, "{packets} packets in ten seconds with nothing to say");
+    }
+}
+
+fn packets_without_credit(credit: u64, octets: usize) -> usize {
+    let mut stage = Stage::with_credit(transport(), credit);
+    stage.send(octets);
+    stage.pass(MS * 20);
+    stage.say_frame(&report(credit, credit, Vec::new()));
+    let mut packets = 0;
+    for _ in 0..1_000 {
+        let heard = stage.packets();
+        packets += heard.len();
+        for (pn, _) in heard {
+            stage.say_ack(stage.now, &[(pn, pn)]);
+        }
+        stage.pass(MS * 10);
+    }
+    assert_eq!(stage.closed, None);
+    packets
+}
+
+fn message_symbol(text: &[u8]) -> Vec<u8> {
+    [&[1, text.len() as u8, text.len() as u8], text].concat()
+}
+
+#[test]
+fn forged_and_repeated_packets_are_counted_and_deliver_nothing() {
+    let mut stage = Stage::established(transport());
+    let symbol = message_symbol(b"what was said");
+    let payload = [&[0, 0, 0, 0], &symbol[..]].concat();
+    let honest = stage.liar.packet(PacketKind::Source, &payload).unwrap();
+    for at in 5..honest.len() {
+        let mut forged = honest.clone();
+        forged[at] ^= 1 << (at % 8);
+        stage.hear(forged);
+    }
+    assert_eq!(stage.stats().packets_forged, honest.len() as u64 - 5);
+    assert_eq!(stage.stats().messages_received, 0);
+    for _ in 0..10 {
+        stage.hear(honest.clone());
+    }
+    let stats = stage.stats();
+    assert_eq!((stats.packets_replayed, stats.messages_received), (9, 1));
+    let handle = stage.handle.unwrap();
+    assert_eq!(stage.server.recv(stage.now, handle), Some(Bytes::from_static(b"what was said")));
+    assert_eq!(stage.server.recv(stage.now, handle), None);
+
+    // A wrong connection ID belongs to nobody.
+    let mut strange = honest;
+    strange[1] ^= 1;
+    let before = stage.server.endpoint_stats().datagrams_dropped;
+    stage.hear(strange);
+    assert_eq!(stage.server.endpoint_stats().datagrams_dropped, before + 1);
+    assert_eq!(stage.closed, None);
+}
+
+#[test]
+fn symbols_beyond_the_credit_close() {
+    let mut stage = Stage::established(transport());
+    stage.say(PacketKind::Source, |writer| SourceHeader::new(100_000_000).encode(writer));
+    assert!(stage.misbehaved().contains("beyond the credit"), "{:?}", stage.closed);
+    let mut stage = Stage::established(transport());
+    let header = RepairHeader { batch: 0, column: 0, first: 100_000_000, count: 256 };
+    stage.say(PacketKind::Repair, |writer| header.encode(writer));
+    assert!(stage.misbehaved().contains("beyond the credit"), "{:?}", stage.closed);
+}
+
+/// First flights from as many addresses, and what each address got and gave.
+fn flood_of_first_flights(server: &mut Endpoint, flights: u32) -> (Timestamp, usize) {
+    let mut now = Timestamp::from_millis(1_000);
+    let mut most = 0;
+    let mut got = std::collections::BTreeMap::<SocketAddr, usize>::new();
+    let mut buffer = Vec::with_capacity(65_536);
+    for number in 0..flights + 12_000 {
+        if number < flights {
+            let liar = LyingClient::new(number);
+            let parameters = TransportParameters::default().encode(0);
+            let mut flight = liar.first_flight(&parameters, &[]);
+            assert_eq!(flight.len(), 1_200);
+            let remote = LyingClient::address(number);
+            let received = Received { remote, local_ip: None, ecn: 0, payload: &mut flight };
+            server.handle(now, Input::Datagram(received));
+        } else {
+            // Ten seconds in which nobody says more.
+            now += MS;
+        }
+        server.handle(now, Input::Timeout);
+        loop {
+            match server.poll(now, &mut buffer) {
+                Output::Transmit(t) => *got.entry(t.remote).or_default() += t.len,
+                Output::Event(_, Event::Accepted) => panic!("nobody finished a handshake"),
+                Output::Event(..) => {}
+                Output::Timeout(_) => break,
+            }
+        }
+        most = most.max(server.connection_count());
+    }
+    for (remote, octets) in got {
+        assert!(octets <= 3 * 1_200, "{remote} got {octets} octets for 1200");
+    }
+    (now, most)
+}
+
+#[test]
+fn a_flood_of_first_flights_is_answered_without_state() {
+    let mut server = server(transport(), 16, 1_000);
+    let (_, most) = flood_of_first_flights(&mut server, 5_000);
+    assert_eq!(most, 16, "half-open connections");
+    let stats = server.endpoint_stats();
+    assert_eq!((stats.handshakes_started, stats.retries_sent), (16, 5_000 - 16));
+    assert_eq!(server.connection_count(), 0, "half-open connections end");
+}
+
+#[test]
+fn a_full_server_refuses_and_counts() {
+    let mut server = server(transport(), 1_000_000, 20);
+    let (_, most) = flood_of_first_flights(&mut server, 1_000);
+    assert_eq!(most, 20);
+    let stats = server.endpoint_stats();
+    assert_eq!((stats.handshakes_started, stats.connections_refused), (20, 980));
+    assert_eq!(server.connection_count(), 0);
+}
+
+#[test]
+fn withheld_acknowledgements_do_not_keep_a_closed_connection() {
+    let mut stage = Stage::established(transport());
+    stage.send(1_000);
+    let first = stage.liar.largest_seen.unwrap();
+    stage.pass(MS * 14_000);
+    stage.say_ack(stage.now, &[(first, first)]);
+    assert!(stage.stats().smoothed_rtt > MS * 1_000, "{:?}", stage.stats());
+    stage.server.close(stage.now, stage.handle.unwrap(), 0, "");
+    stage.settle();
+    stage.pass(MS * 10_100);
+    assert_eq!(stage.server.connection_count(), 0);
+}
