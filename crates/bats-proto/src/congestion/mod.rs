@@ -56,6 +56,10 @@ pub struct AckSample {
     pub lost_bytes: u64,
     /// Packets newly declared lost.
     pub lost_packets: u64,
+    /// When the newest of these was sent.
+    pub lost_sent_at: Timestamp,
+    /// The fate of all packets sent before this time is known.
+    pub settled_until: Timestamp,
     /// Packets newly reported as marked with ECN-CE.
     pub ce_packets: u64,
     /// Round-trip time of the largest packet, less the peer's acknowledgement delay.

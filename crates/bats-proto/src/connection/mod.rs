@@ -98,6 +98,7 @@ struct PendingSample {
     acked_packets: u64,
     lost_bytes: u64,
     lost_packets: u64,
+    lost_sent_at: Timestamp,
     ce_packets: u64,
 }
 

@@ -248,6 +248,7 @@ impl Connection {
         pending.acked_packets += outcome.acked_packets;
         pending.lost_bytes += losses.lost_bytes;
         pending.lost_packets += losses.lost_packets;
+        pending.lost_sent_at = losses.lost_sent_at.unwrap_or(pending.lost_sent_at);
         pending.ce_packets += header.ce_count.saturating_sub(self.ce_reported);
         self.ce_reported = self.ce_reported.max(header.ce_count);
         // Only the packet that the frame names has its time of arrival.
@@ -263,6 +264,8 @@ impl Connection {
                 acked_packets: pending.acked_packets,
                 lost_bytes: pending.lost_bytes,
                 lost_packets: pending.lost_packets,
+                lost_sent_at: pending.lost_sent_at,
+                settled_until: losses.settled_until,
                 ce_packets: pending.ce_packets,
                 rtt: self.rtt.latest(),
                 smoothed_rtt: self.rtt.smoothed(),

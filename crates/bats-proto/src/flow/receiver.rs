@@ -126,10 +126,9 @@ impl FlowReceiver {
             Outcome::Redundant => self.counters.wasted += 1,
             Outcome::OutOfRange => self.counters.refused += 1,
         }
-        if self.feedback_at.is_none() {
-            let interval = (rtt / 16).max(MIN_FEEDBACK_INTERVAL);
-            self.feedback_at = Some((self.last_feedback + interval).max(now));
-        }
+        let interval = (rtt / 16).max(MIN_FEEDBACK_INTERVAL);
+        let due = (self.last_feedback + interval).max(now);
+        self.feedback_at = Some(self.feedback_at.map_or(due, |at| at.min(due)));
         Ok(())
     }
 

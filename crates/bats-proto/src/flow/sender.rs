@@ -457,9 +457,13 @@ impl FlowSender {
         });
         let in_flight = cell.repairs.len() as u64;
         let class = if cell.tail { RepairClass::Tail } else { RepairClass::Bulk };
-        let needed = self.rate.top_up(class, missing, cell.rounds + 1, path);
-        if needed > in_flight {
+        // A round is over when all of it has arrived or is lost; until then a repeated report asks
+        // for nothing new.
+        if in_flight == 0 {
             cell.rounds += 1;
+        }
+        let needed = self.rate.top_up(class, missing, cell.rounds.max(1), path);
+        if needed > in_flight {
             let cell_first = cell.first;
             self.make_repairs(cell_first, first, end, needed - in_flight, true);
         }

@@ -101,6 +101,10 @@ pub struct LossOutcome {
     pub lost_bytes: u64,
     /// Packets newly declared lost.
     pub lost_packets: u64,
+    /// When the newest of these was sent.
+    pub lost_sent_at: Option<Timestamp>,
+    /// The fate of all packets sent before this time is known.
+    pub settled_until: Timestamp,
     /// Union of what was in them and must be said again.
     pub contents: Contents,
     /// The largest packet lost that was no MTU probe, and how many of that size class.
@@ -311,6 +315,7 @@ impl SentPackets {
         let mut outcome = LossOutcome::default();
         let Some(largest_acked) = self.largest_acked else { return outcome };
         let threshold = self.largest_acked_sent_at.saturating_sub(self.reordering_time(min_rtt));
+        outcome.settled_until = threshold;
         self.scan = self.scan.max(self.base);
         while self.scan <= largest_acked {
             let packet = &mut self.packets[(self.scan - self.base) as usize];
@@ -329,6 +334,7 @@ impl SentPackets {
                         self.loss.on_resolved(true);
                         outcome.lost_bytes += u64::from(packet.size);
                         outcome.lost_packets += 1;
+                        outcome.lost_sent_at = Some(packet.sent_at);
                         if packet.size > super::mtu::BASE_UDP_PAYLOAD {
                             outcome.large_lost += 1;
                             outcome.large_size = outcome.large_size.max(packet.size);

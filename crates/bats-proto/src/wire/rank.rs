@@ -9,10 +9,13 @@
 //! the newest repair received (its batch times 16 plus its column), so that the sender knows which repairs the report has
 //! not counted.
 
-use super::varint::{MAX_VARINT, Reader, Writer};
+use super::varint::{MAX_VARINT, Reader, Writer, varint_len};
 
-/// Groups in one report: as many as a count of one octet can say.
-pub const MAX_RANK_ENTRIES: usize = 63;
+/// Groups in one report at most. On a long fast path every cell of several round trips may lack
+/// something; who is not in the report waits for the next.
+pub const MAX_RANK_ENTRIES: usize = 255;
+/// Room left in the packet for an acknowledgement.
+const ROOM_FOR_ACK: usize = 400;
 
 /// Missing symbols that belong together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,24 +48,38 @@ pub struct RankFeedback {
 impl RankFeedback {
     /// Writes the report without its frame type; entries that do not fit are left out.
     pub fn encode(&self, writer: &mut Writer<'_>) -> Option<()> {
-        /// Three integers, the first two of up to four octets and the last of up to two.
-        const ENTRY_BOUND: usize = 10;
         writer.varint(self.decoded_below)?;
         writer.varint(self.seen_end.saturating_sub(self.decoded_below))?;
         writer.varint(self.repair_seen.map_or(0, |repair| repair + 1))?;
         writer.varint(self.coded)?;
         writer.varint(self.wasted)?;
-        let room = writer.remaining().saturating_sub(1) / ENTRY_BOUND;
-        let count = self.entries.len().min(MAX_RANK_ENTRIES).min(room);
-        writer.varint(count as u64)?;
+        let fitting = self.fitting(writer.remaining().saturating_sub(2));
+        writer.varint(fitting.len() as u64)?;
         let mut end = self.decoded_below;
-        for entry in &self.entries[..count] {
+        for entry in fitting {
             writer.varint(entry.first.checked_sub(end)?)?;
             writer.varint(entry.span)?;
             writer.varint(entry.missing)?;
             end = entry.first;
         }
         Some(())
+    }
+
+    /// The entries that fit into so many octets, with something left for an acknowledgement if
+    /// there is that much.
+    fn fitting(&self, room: usize) -> &[RankEntry] {
+        let mut room = if room > 2 * ROOM_FOR_ACK { room - ROOM_FOR_ACK } else { room };
+        let mut end = self.decoded_below;
+        let mut count = 0;
+        for entry in self.entries.iter().take(MAX_RANK_ENTRIES) {
+            let gap = entry.first.saturating_sub(end);
+            let size = varint_len(gap) + varint_len(entry.span) + varint_len(entry.missing);
+            if size > room {
+                break;
+            }
+            (room, end, count) = (room - size, entry.first, count + 1);
+        }
+        &self.entries[..count]
     }
 
     /// Reads a report; `None` if it is truncated or contradicts itself.

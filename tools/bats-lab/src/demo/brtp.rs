@@ -55,7 +55,7 @@ pub(super) fn run(stage: &Stage, iperf: &Path) -> Result<Run> {
     stage.say(&format!("BRTP for {} s", stage.seconds));
     let to = topology::address(1, End::Right).to_string();
     let seconds = stage.seconds.to_string();
-    let server = Words::new(iperf, ["-s", "-p", PORT, "-J"]);
+    let server = Words::new(iperf, ["-s", "-1", "-p", PORT, "-J"]);
     let client = Words::new(iperf, ["-c", &to, "-p", PORT, "-m", "brtp", "-i", "1", "-J"])
         .and(["-t", &seconds]);
     let patience = Duration::from_secs(stage.seconds + 60);
@@ -73,11 +73,17 @@ pub(super) fn run(stage: &Stage, iperf: &Path) -> Result<Run> {
 pub(super) fn send_file(stage: &Stage, iperf: &Path, path: &Path, octets: u64) -> Result<FileRun> {
     let to = topology::address(1, End::Right).to_string();
     let file = path.to_string_lossy();
-    let server = Words::new(iperf, ["-s", "-p", PORT]);
+    let incoming = stage.scratch("incoming");
+    std::fs::create_dir_all(&incoming)
+        .with_context(|| format!("cannot make {}", incoming.display()))?;
+    let directory = incoming.to_string_lossy();
+    let server =
+        Words::new(iperf, ["-s", "-1", "-p", PORT, "-J", "--directory", directory.as_ref()]);
     let client =
         Words::new(iperf, ["-c", &to, "-p", PORT, "-m", "brtp", "-J", "-f", file.as_ref()]);
     let outcome =
         pair::run(stage, "the file over BRTP", &server, &client, Duration::from_secs(600))?;
+    let _ = std::fs::remove_dir_all(&incoming);
     Ok(FileRun {
         bytes: octets,
         seconds: outcome.time.as_secs_f64(),

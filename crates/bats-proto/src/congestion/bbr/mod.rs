@@ -5,6 +5,7 @@
 //! random loss changes neither the estimate nor the end of start-up; delay, marks, and loss
 //! beyond the path's own are what counts as congestion.
 
+mod loss_trial;
 mod path_model;
 
 use core::time::Duration;
@@ -12,6 +13,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 use super::{AckSample, Controller};
+use loss_trial::Level;
 use path_model::PathModel;
 
 /// Packets of the first flight, and how long it takes: an eighth of the round trip, within limits.
@@ -19,9 +21,12 @@ use path_model::PathModel;
 const FIRST_FLIGHT_PACKETS: u64 = 32;
 const FIRST_FLIGHT_MIN: Duration = Duration::from_millis(2);
 const FIRST_FLIGHT_MAX: Duration = Duration::from_millis(25);
-/// Growth per round trip in start-up. The overshoot before the first feedback from a full link
-/// is (g - 1) / ln g - 1 = 0.67 bandwidth-delay products.
-const STARTUP_GAIN: f64 = 2.6;
+/// Growth per round trip in start-up, on paths of up to 60 ms and from 200 ms on. The overshoot
+/// before the first feedback from a full link is (g - 1) / ln g - 1 bandwidth-delay products, 0.44
+/// and 0.67, and what is sent while it is recognised: that takes some milliseconds, which are
+/// little only on long paths, and only these need the faster growth.
+const STARTUP_GAIN_SHORT: f64 = 2.0;
+const STARTUP_GAIN_LONG: f64 = 2.6;
 /// What one round trip of start-up may add at most, whatever is measured.
 const MAX_ROUND_GROWTH: f64 = 2.9;
 /// Pace while the queue of start-up empties.
@@ -33,6 +38,16 @@ const MAX_UP_GAIN: f64 = 2.0;
 const DOWN_GAIN: f64 = 0.75;
 /// Time between probes for more bandwidth.
 const PROBE_INTERVAL: Duration = Duration::from_millis(2_500);
+/// A round lasts at least this long: on paths with hardly any delay acknowledgements come less
+/// often than once in a round trip, and scheduling of the hosts is what is measured.
+const MIN_ROUND: Duration = Duration::from_millis(5);
+/// Least time between two trials of loss that looks like congestion.
+const MIN_TRIAL_INTERVAL: Duration = Duration::from_millis(500);
+/// Loss beyond the path's own that ends start-up although no queue is seen: a queue that is too
+/// short for that.
+const STARTUP_LOSS: f64 = 0.15;
+/// A queue that is shorter-lived than this is the hosts' scheduling and not the path's.
+const MIN_FULL: Duration = Duration::from_millis(10);
 /// Rounds without a quarter of growth that end start-up.
 const PLATEAU_ROUNDS: u32 = 3;
 
@@ -58,6 +73,7 @@ pub(super) struct Bbr {
     min_rtt: Duration,
     /// The round ends when this many bytes are acknowledged.
     round_end: u64,
+    round_since: Timestamp,
     sent: u64,
     rounds_in_state: u32,
     plateau_rounds: u32,
@@ -68,6 +84,8 @@ pub(super) struct Bbr {
     startup_gain: f64,
     first_sample_at: Timestamp,
     next_probe: Timestamp,
+    next_trial: Timestamp,
+    full_since: Option<Timestamp>,
     state_since: Timestamp,
     probes: u64,
     /// After a silence: send carefully until something is heard.
@@ -88,6 +106,7 @@ impl Bbr {
             has_sample: false,
             min_rtt: initial_rtt,
             round_end: 0,
+            round_since: Timestamp::ZERO,
             sent: 0,
             rounds_in_state: 0,
             plateau_rounds: 0,
@@ -96,6 +115,8 @@ impl Bbr {
             startup_gain: 1.0,
             first_sample_at: Timestamp::ZERO,
             next_probe: Timestamp::ZERO,
+            next_trial: Timestamp::ZERO,
+            full_since: None,
             state_since: Timestamp::ZERO,
             probes: 0,
             silent: false,
@@ -103,6 +124,20 @@ impl Bbr {
     }
 
     fn enter(&mut self, now: Timestamp, state: State) {
+        let level = match state {
+            State::Drain | State::Down => Level::Low,
+            State::Cruise => Level::Even,
+            State::Startup | State::Up => Level::High,
+        };
+        if level == Level::Low {
+            // The rate of start-up was measured over its last moments.
+            let before = match self.state {
+                State::Startup => self.path.loss_over(self.rate_span()),
+                _ => None,
+            };
+            self.path.begin_trial(before);
+        }
+        self.path.set_level(now, level);
         self.state = state;
         self.state_since = now;
         self.rounds_in_state = 0;
@@ -115,14 +150,25 @@ impl Bbr {
             // a fifth from probe to probe.
             self.probes += 1;
             let spread = (self.probes.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u32;
-            let rounds = self.min_rtt * 8;
+            let rounds = self.round_time() * 8;
             self.next_probe = if self.probes == 1 {
                 // Start-up may have ended by mistake: find out soon.
-                now + self.min_rtt * 4
+                now + self.round_time() * 4
             } else {
                 now + PROBE_INTERVAL.max(rounds) + PROBE_INTERVAL / 1_280 * spread
             };
         }
+    }
+
+    /// Growth of start-up in a round trip.
+    fn growth(&self) -> f64 {
+        let share = (self.min_rtt.as_secs_f64() - 0.060) / 0.140;
+        STARTUP_GAIN_SHORT + (STARTUP_GAIN_LONG - STARTUP_GAIN_SHORT) * share.clamp(0.0, 1.0)
+    }
+
+    /// What counts as a round trip.
+    fn round_time(&self) -> Duration {
+        self.min_rtt.max(MIN_ROUND)
     }
 
     /// Queueing delay that means a full link rather than noise.
@@ -138,21 +184,20 @@ impl Bbr {
     /// Over which time the rate is measured: short in start-up, where it grows by the moment.
     fn rate_span(&self) -> Duration {
         match self.state {
-            State::Startup => (self.min_rtt / 16).max(Duration::from_millis(2)),
+            State::Startup => {
+                (self.min_rtt / 10).clamp(Duration::from_millis(2), Duration::from_millis(14))
+            }
             _ => (self.min_rtt / 2).clamp(Duration::from_millis(5), Duration::from_millis(100)),
         }
     }
 
+    /// How long a queue must stand. Acknowledgements come up to 32 times in a round trip and not
+    /// less often than every 4 ms: three of them fit.
     fn standing_span(&self) -> Duration {
-        (self.min_rtt / 16).clamp(Duration::from_millis(3), Duration::from_millis(12))
+        (self.min_rtt / 10).clamp(Duration::from_millis(3), Duration::from_millis(14))
     }
 
     fn on_round(&mut self, now: Timestamp, app_limited: bool) {
-        let span = self.min_rtt.max(Duration::from_millis(5));
-        let quiet = self.path.standing_queue(self.standing_span()) < self.queue_threshold();
-        if self.state != State::Up && quiet {
-            self.path.learn_own_loss(span);
-        }
         self.rounds_in_state += 1;
         let grown = self.bandwidth as f64 / self.bandwidth_at_round.max(1) as f64;
         match self.state {
@@ -170,6 +215,10 @@ impl Bbr {
                 self.up_gain = (self.up_gain * 1.25).min(MAX_UP_GAIN);
             }
             State::Up if self.rounds_in_state >= 2 => self.enter(now, State::Down),
+            State::Cruise if now >= self.next_trial && self.path.is_suspicious() => {
+                self.next_trial = now + (self.round_time() * 8).max(MIN_TRIAL_INTERVAL);
+                self.enter(now, State::Down);
+            }
             _ => {}
         }
         self.bandwidth_at_round = self.bandwidth;
@@ -192,8 +241,21 @@ impl Controller for Bbr {
             && self.path.samples_in(self.rate_span()) >= 3
             && self.path.is_outrun(self.rate_span());
         let full = (confirmed && standing > self.queue_threshold()) || outrun;
-        let congestive = sample.ce_packets > 0
-            || self.path.excess_loss(self.min_rtt.max(self.rate_span())) > 0.0;
+        let excess = self.path.excess_loss(self.min_rtt.max(self.rate_span()));
+        let congestive = sample.ce_packets > 0 || excess > 0.0;
+        let overflows =
+            excess > STARTUP_LOSS && self.path.excess_loss(self.rate_span()) > STARTUP_LOSS;
+        if full {
+            self.full_since.get_or_insert(now);
+        } else if standing <= self.queue_threshold() {
+            self.full_since = None;
+        }
+        let full_for = self.full_since.map_or(Duration::ZERO, |since| now - since);
+        if let Some(share) = self.path.conclude_trial() {
+            self.bandwidth = (self.bandwidth as f64 * share) as u64;
+            // A large correction may not be the last.
+            self.next_trial = now + self.round_time() * 3;
+        }
 
         if let Some(rate) = self.path.rate(self.rate_span()) {
             let ceiling = if self.state == State::Startup {
@@ -209,26 +271,32 @@ impl Controller for Bbr {
                 self.bandwidth = proven;
             } else if proven > self.bandwidth {
                 self.bandwidth = proven;
-            } else if full && self.state != State::Startup && rate.arrived > 0 {
+            } else if full_for >= MIN_FULL && self.state != State::Startup && rate.arrived > 0 {
                 // The link is busy and yet slower than believed: believe it.
                 self.bandwidth -= self.bandwidth.saturating_sub(rate.arrived) / 4;
             }
-            if full && self.state == State::Startup {
+            if (full || overflows) && self.state == State::Startup {
                 self.bandwidth = rate.arrived.min(self.bandwidth);
             }
         }
 
-        let ramp =
-            (now - self.first_sample_at).as_secs_f64() / self.min_rtt.as_secs_f64().max(1e-4);
-        self.startup_gain = STARTUP_GAIN.powf(ramp.min(1.0));
+        let ramp = (now - self.first_sample_at).as_secs_f64() / self.round_time().as_secs_f64();
+        self.startup_gain = self.growth().powf(ramp.min(1.0));
+        if self.state == State::Startup {
+            // What is lost in the first rounds is not due to us.
+            let level = if ramp < 2.0 { Level::Low } else { Level::High };
+            self.path.set_level(now, level);
+        }
         match self.state {
-            State::Startup if full || (congestive && standing > self.empty_threshold()) => {
+            State::Startup
+                if full || overflows || (congestive && standing > self.empty_threshold()) =>
+            {
                 self.enter(now, State::Drain);
             }
             State::Drain | State::Down => {
                 let empty = standing <= self.empty_threshold();
-                let waited = now - self.state_since > self.min_rtt;
-                let too_long = now - self.state_since > self.min_rtt * 4;
+                let waited = now - self.state_since > self.round_time();
+                let too_long = now - self.state_since > self.round_time() * 4;
                 if (empty && waited) || too_long {
                     self.enter(now, State::Cruise);
                 }
@@ -239,8 +307,9 @@ impl Controller for Bbr {
             State::Up if full || congestive => self.enter(now, State::Down),
             _ => {}
         }
-        if sample.cumulative_sent >= self.round_end {
+        if sample.cumulative_sent >= self.round_end && now - self.round_since >= MIN_ROUND {
             self.round_end = self.sent;
+            self.round_since = now;
             self.on_round(now, sample.app_limited);
         }
     }
@@ -254,7 +323,7 @@ impl Controller for Bbr {
             return FIRST_FLIGHT_PACKETS * self.packet;
         }
         let gain = match self.state {
-            State::Startup => STARTUP_GAIN * 1.5,
+            State::Startup => self.growth() * 1.5,
             _ => 2.0 * self.up_gain.max(1.0) / UP_GAIN,
         };
         let product = self.bandwidth as f64 * self.min_rtt.as_secs_f64();

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
+use super::loss_trial::{Level, LossCount, LossTrial};
 use crate::congestion::AckSample;
 
 /// How long a minimum of the one-way delay is believed, in two halves.
@@ -13,6 +14,8 @@ const DELAY_LIFETIME: Duration = Duration::from_secs(10);
 const OUTRUN_BYTES: u64 = 24 * 1_200;
 /// Growth of the delay within one measurement that is no jitter.
 const OUTRUN_DELAY: Duration = Duration::from_micros(300);
+/// Octets of a packet, to turn octets into packets.
+const PACKET: f64 = 1_400.0;
 /// Acknowledgements remembered; at one every 0.5 ms a quarter of a second.
 const MAX_HISTORY: usize = 512;
 
@@ -45,12 +48,40 @@ pub(super) struct PathModel {
     min_delay: Option<(i64, i64)>,
     min_since: Timestamp,
     pub(super) queue_delay: Duration,
-    /// Loss while not pushing: the path's own.
-    own_loss: Option<f64>,
+    trial: LossTrial,
 }
 
 impl PathModel {
+    /// From now on packets are sent at this level.
+    pub(super) fn set_level(&mut self, now: Timestamp, level: Level) {
+        self.trial.set_level(now, level);
+    }
+
+    /// What is lost by now is to be compared with what will be lost at a low level.
+    pub(super) fn begin_trial(&mut self, before: Option<LossCount>) {
+        self.trial.begin(before);
+    }
+
+    /// See [`LossTrial::conclude`].
+    pub(super) fn conclude_trial(&mut self) -> Option<f64> {
+        self.trial.conclude()
+    }
+
+    /// Whether more is lost at the usual level than the path loses by itself.
+    pub(super) fn is_suspicious(&self) -> bool {
+        self.trial.is_suspicious()
+    }
+
+    /// Packets lost and in all over the last `span`.
+    pub(super) fn loss_over(&self, span: Duration) -> Option<LossCount> {
+        let (older, newest) = self.span(span)?;
+        let lost = (newest.lost - older.lost) as f64 / PACKET;
+        let acked = (newest.acked - older.acked) as f64 / PACKET;
+        Some(LossCount::new(lost, lost + acked))
+    }
+
     pub(super) fn on_ack(&mut self, sample: &AckSample) {
+        self.trial.on_ack(sample);
         self.lost += sample.lost_bytes;
         self.acked += sample.acked_bytes;
         let delay =
@@ -105,30 +136,9 @@ impl PathModel {
         })
     }
 
-    /// Share of bytes lost over the last `span` beyond the path's own loss and its noise.
+    /// Share of packets lost over the last `span` beyond the path's own loss and its noise.
     pub(super) fn excess_loss(&self, span: Duration) -> f64 {
-        let Some((older, newest)) = self.span(span) else { return 0.0 };
-        let lost = (newest.lost - older.lost) as f64;
-        let total = lost + (newest.acked - older.acked) as f64;
-        let Some(own) = self.own_loss else { return 0.0 };
-        if total < 1.0 {
-            return 0.0;
-        }
-        // Bursts make the noise larger than that of independent losses.
-        let packets = total / 1_400.0;
-        let noise = 3.0 * (2.0 * own.max(0.005) * (1.0 - own) / packets).sqrt() + 0.01;
-        (lost / total - own - noise).max(0.0)
-    }
-
-    /// A round without pushing ended: its loss over `span` is the path's own.
-    pub(super) fn learn_own_loss(&mut self, span: Duration) {
-        let Some((older, newest)) = self.span(span) else { return };
-        let lost = (newest.lost - older.lost) as f64;
-        let total = lost + (newest.acked - older.acked) as f64;
-        if total >= 30.0 * 1_400.0 {
-            let loss = lost / total;
-            self.own_loss = Some(self.own_loss.map_or(loss, |own| own * 0.8 + loss * 0.2));
-        }
+        self.loss_over(span).map_or(0.0, |loss| self.trial.excess(&loss))
     }
 
     /// Whether packets of the last `span` arrived markedly slower than they were sent, and wait:
