@@ -5,7 +5,9 @@ use bats_types::Timestamp;
 /// Octets promised to a fresh peer: a promise costs nothing until it is used, and start-up on a
 /// long path must not wait for more.
 const INITIAL_WINDOW: usize = 32 << 20;
-/// The window grows by this factor in a round trip in which a quarter of it was used.
+/// The window grows by this factor in a round trip in which a quarter of it was consumed, or at
+/// whose end half of it stands between what is consumed and the newest symbol: with losses on a
+/// long path that is repair under way, not an application that does not read.
 const GROWTH: usize = 4;
 
 /// Symbols promised at the start, for symbols of this size and this budget in octets.
@@ -50,18 +52,20 @@ impl Credit {
         self.granted
     }
 
-    /// `consumed` symbols went to the session so far, `held_elsewhere` octets are held beside the
+    /// `consumed` symbols went to the session so far, `seen` is the end of what has arrived, `held_elsewhere` octets are held beside the
     /// symbols under the credit. True when it is worth telling the peer.
     pub(super) fn update(
         &mut self,
         now: Timestamp,
         rtt: Duration,
         consumed: u64,
+        seen: u64,
         held_elsewhere: usize,
     ) -> bool {
         if now - self.round_start >= rtt {
             let used = (consumed - self.consumed_at_round_start) as usize * self.symbol_bytes;
-            if used >= self.window / 4 {
+            let waiting = seen.saturating_sub(consumed) as usize * self.symbol_bytes;
+            if used >= self.window / 4 || waiting >= self.window / 2 {
                 self.window = (self.window * GROWTH).min(self.budget);
             }
             self.round_start = now;
@@ -86,7 +90,7 @@ mod tests {
         for round in 1..20_u64 {
             let now = Timestamp::from_millis(100 * round);
             consumed = credit.granted();
-            credit.update(now, rtt, consumed, 10 << 20);
+            credit.update(now, rtt, consumed, consumed, 10 << 20);
             let promised = (credit.granted() - consumed) as usize * 1408;
             assert!(promised + (10 << 20) <= 64 << 20);
         }
@@ -101,6 +105,7 @@ mod tests {
             Timestamp::from_millis(1),
             Duration::from_millis(1),
             before,
+            before,
             before as usize * 1408,
         );
         let after = credit.granted();
@@ -108,6 +113,7 @@ mod tests {
         credit.update(
             Timestamp::from_millis(9),
             Duration::from_millis(1),
+            after,
             after,
             after as usize * 1408,
         );

@@ -65,7 +65,8 @@ impl RateController {
             // Delivery in order waits for the slowest of many cells: few may need a third round.
             (RepairClass::Bulk, 2) => 2.5,
             (RepairClass::Bulk, _) if self.goal == Goal::Throughput => 0.0,
-            (RepairClass::Bulk, _) => 1.5,
+            // The more is lost, the more a margin costs.
+            (RepairClass::Bulk, _) => (1.5 - 2.0 * path.loss).max(0.9),
         };
         let p = path.loss.min(0.9);
         let d = missing as f64;

@@ -207,7 +207,8 @@ impl FlowReceiver {
     /// told.
     pub fn update_credit(&mut self, now: Timestamp, rtt: Duration, session_bytes: usize) -> bool {
         let retained = self.decoder.equations_held() + usize::from(MAX_WINDOW);
-        self.credit.update(now, rtt, self.next, session_bytes + retained * self.row_bytes)
+        let held = session_bytes + retained * self.row_bytes;
+        self.credit.update(now, rtt, self.next, self.seen_end, held)
     }
 
     /// Symbols that the peer may send in all; it is being told.
