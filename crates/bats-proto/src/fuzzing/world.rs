@@ -16,6 +16,7 @@ use crate::config::{
 use crate::endpoint::{ConnectionHandle, Endpoint, Input, Output, Received};
 use crate::error::CloseReason;
 use crate::event::Event;
+use crate::stats::ConnectionStats;
 
 pub(super) const CLIENT: usize = 0;
 pub(super) const SERVER: usize = 1;
@@ -195,15 +196,27 @@ impl World {
     fn check_memory(&self, who: usize) {
         let side = &self.sides[who];
         assert!(side.endpoint.connection_count() <= MAX_CONNECTIONS);
-        let Some(stats) = side.handle.and_then(|handle| side.endpoint.stats(self.now, handle))
-        else {
-            return;
-        };
+        let Some(stats) = self.stats(who) else { return };
         let transport = &self.config.transport;
         let send = transport.send_budget as u64 + MEMORY_SLACK;
         assert!(stats.send_buffer_bytes <= send, "{stats:?}");
         let receive = transport.receive_budget as u64 + MEMORY_SLACK;
         assert!(stats.receive_buffer_bytes <= receive, "{stats:?}");
+    }
+
+    fn stats(&self, who: usize) -> Option<ConnectionStats> {
+        let side = &self.sides[who];
+        side.handle.and_then(|handle| side.endpoint.stats(self.now, handle))
+    }
+
+    /// Data packets that a side took for genuine so far, 0 when it has closed.
+    pub(super) fn packets_received(&self, who: usize) -> u64 {
+        self.stats(who).map_or(0, |stats| stats.packets_received)
+    }
+
+    /// Source symbols that a side sent so far, 0 when it has closed.
+    pub(super) fn symbols_sent(&self, who: usize) -> u64 {
+        self.stats(who).map_or(0, |stats| stats.source_packets_sent)
     }
 
     /// A datagram arrives.
