@@ -160,13 +160,13 @@ impl Handshake {
         original: [u8; ORIGINAL_CID_LEN],
         peer_cid: Option<[u8; CID_LEN]>,
     ) -> Self {
-        let initial = Level::with_keys(initial_keys(security, &original, is_client));
+        let initial = Level::initial(initial_keys(security, &original, is_client));
         Self {
             is_client,
             security,
             session,
             rng,
-            levels: [initial, Level::default()],
+            levels: [initial, Level::handshake()],
             local_cid,
             original,
             peer_cid,
