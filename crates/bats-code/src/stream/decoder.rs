@@ -313,8 +313,17 @@ impl StreamDecoder {
     /// Memory of symbols, equations and matrices, in octets, without what is kept for reuse.
     #[must_use]
     pub fn bytes_held(&self) -> usize {
-        let matrices: usize = self.clusters.iter().flatten().map(|system| system.bytes()).sum();
-        self.row_bytes + matrices + self.slots.len() * size_of::<Slot>()
+        self.row_bytes + self.matrix_bytes() + self.slots.len() * size_of::<Slot>()
+    }
+
+    /// What equations take beyond their payloads, in octets: coefficients and matrices.
+    #[must_use]
+    pub fn equation_overhead(&self) -> usize {
+        self.equations * padded_length(usize::from(MAX_WINDOW)) + self.matrix_bytes()
+    }
+
+    fn matrix_bytes(&self) -> usize {
+        self.clusters.iter().flatten().map(|system| system.bytes()).sum()
     }
 
     /// The application has consumed, or gives up, all symbols below `number`. Rows stay as long as
