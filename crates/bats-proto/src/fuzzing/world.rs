@@ -74,6 +74,8 @@ pub(super) struct Side {
     pub(super) old: VecDeque<Vec<u8>>,
     /// Messages accepted by `send`.
     pub(super) sent: Vec<Bytes>,
+    /// No more will be sent.
+    pub(super) finished: bool,
     /// Messages taken by `recv`.
     pub(super) received: Vec<Bytes>,
     next_timeout: Option<Timestamp>,
@@ -115,6 +117,7 @@ fn side(config: EndpointConfig, seed: u8) -> Side {
         flying: VecDeque::new(),
         old: VecDeque::new(),
         sent: Vec::new(),
+        finished: false,
         received: Vec::new(),
         next_timeout: None,
     }
@@ -284,6 +287,15 @@ impl World {
         self.settle(who);
     }
 
+    /// The application has nothing more to say.
+    pub(super) fn finish(&mut self, who: usize) {
+        let side = &mut self.sides[who];
+        if let Some(handle) = side.handle {
+            side.finished |= side.endpoint.finish(self.now, handle).is_ok();
+        }
+        self.settle(who);
+    }
+
     /// The application takes everything there is.
     pub(super) fn receive(&mut self, who: usize) {
         let side = &mut self.sides[who];
@@ -297,10 +309,14 @@ impl World {
         }
     }
 
-    /// Whether all messages have arrived.
+    /// Whether all messages and the end mark, if there was one, have arrived.
     pub(super) fn is_complete(&self) -> bool {
         let [client, server] = &self.sides;
-        client.received.len() == server.sent.len() && server.received.len() == client.sent.len()
+        let has_all = |receiver: &Side, sender: &Side| {
+            let is_finished = receiver.handle.is_some_and(|h| receiver.endpoint.is_finished(h));
+            receiver.received.len() == sender.sent.len() && is_finished == sender.finished
+        };
+        has_all(client, server) && has_all(server, client)
     }
 
     /// What arrived is the beginning of what was sent.
