@@ -501,3 +501,25 @@ fn withheld_acknowledgements_do_not_keep_a_closed_connection() {
     stage.pass(MS * 10_100);
     assert_eq!(stage.server.connection_count(), 0);
 }
+
+/// Whoever knows the connection ID can address the connection, but is not answered.
+#[test]
+fn handshake_packets_without_a_seal_cause_nothing() {
+    let mut stage = Stage::established(transport());
+    stage.pass(MS * 500);
+    stage.heard.clear();
+    let mut first = stage.liar.finished().unwrap();
+    let last = first.len() - 1;
+    first[last] ^= 1;
+    for _ in 0..100 {
+        stage.hear(first.clone());
+        // Version negotiation: eleven octets.
+        let to: [u8; 4] = first[6..10].try_into().unwrap();
+        stage.hear([&[0xc0, 0, 0, 0, 0, 4], &to[..], &[0]].concat());
+    }
+    assert_eq!(stage.heard.len(), 0, "answers to nobody");
+    // The true one is: its sender has not heard that it arrived.
+    let finished = stage.liar.finished().unwrap();
+    stage.hear(finished);
+    assert!(!stage.heard.is_empty());
+}

@@ -148,8 +148,8 @@ impl Connection {
 
     /// Takes a datagram of long packets.
     pub(super) fn handle_handshake_datagram(&mut self, now: Timestamp, datagram: &mut [u8]) {
-        match self.handshake.handle_datagram(now, datagram) {
-            Ok(()) => {}
+        let authentic = match self.handshake.handle_datagram(now, datagram) {
+            Ok(authentic) => authentic,
             Err(error) => {
                 if self.state.is_handshaking() {
                     let text = error.to_string();
@@ -157,9 +157,9 @@ impl Connection {
                 }
                 return;
             }
-        }
+        };
         self.progress_handshake(now);
-        if self.role == Role::Server && self.state.is_established() {
+        if authentic && self.role == Role::Server && self.state.is_established() {
             // The client repeats its Finished: it has not heard that it arrived.
             self.control.handshake_done = true;
         }
