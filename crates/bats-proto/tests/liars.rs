@@ -523,3 +523,18 @@ fn handshake_packets_without_a_seal_cause_nothing() {
     stage.hear(finished);
     assert!(!stage.heard.is_empty());
 }
+
+#[test]
+fn a_closed_connection_says_so_less_and_less_often() {
+    let mut stage = Stage::established(transport());
+    let ping = stage.liar.packet(PacketKind::Control, &[1]).unwrap();
+    stage.server.close(stage.now, stage.handle.unwrap(), 0, "a long text that makes it large");
+    stage.settle();
+    stage.heard.clear();
+    stage.hear(ping.clone());
+    assert_eq!(stage.heard.len(), 1, "the peer may not have heard");
+    for _ in 0..1_000 {
+        stage.hear(ping.clone());
+    }
+    assert!(stage.heard.len() <= 10, "{} answers", stage.heard.len());
+}

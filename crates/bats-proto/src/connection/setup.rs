@@ -125,6 +125,7 @@ impl Connection {
             deadlines: Deadlines { idle: Some(now + idle_timeout), ..Deadlines::default() },
             probe_count: 0,
             probes_allowed: 0,
+            heard_since_close: 0,
             last_received_at: now,
             last_sent_at: now,
             idle_timeout,
