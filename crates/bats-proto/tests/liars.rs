@@ -501,3 +501,40 @@ fn withheld_acknowledgements_do_not_keep_a_closed_connection() {
     stage.pass(MS * 10_100);
     assert_eq!(stage.server.connection_count(), 0);
 }
+
+/// Whoever knows the connection ID can address the connection, but is not answered.
+#[test]
+fn handshake_packets_without_a_seal_cause_nothing() {
+    let mut stage = Stage::established(transport());
+    stage.pass(MS * 500);
+    stage.heard.clear();
+    let mut first = stage.liar.finished().unwrap();
+    let last = first.len() - 1;
+    first[last] ^= 1;
+    for _ in 0..100 {
+        stage.hear(first.clone());
+        // Version negotiation: eleven octets.
+        let to: [u8; 4] = first[6..10].try_into().unwrap();
+        stage.hear([&[0xc0, 0, 0, 0, 0, 4], &to[..], &[0]].concat());
+    }
+    assert_eq!(stage.heard.len(), 0, "answers to nobody");
+    // The true one is: its sender has not heard that it arrived.
+    let finished = stage.liar.finished().unwrap();
+    stage.hear(finished);
+    assert!(!stage.heard.is_empty());
+}
+
+#[test]
+fn a_closed_connection_says_so_less_and_less_often() {
+    let mut stage = Stage::established(transport());
+    let ping = stage.liar.packet(PacketKind::Control, &[1]).unwrap();
+    stage.server.close(stage.now, stage.handle.unwrap(), 0, "a long text that makes it large");
+    stage.settle();
+    stage.heard.clear();
+    stage.hear(ping.clone());
+    assert_eq!(stage.heard.len(), 1, "the peer may not have heard");
+    for _ in 0..1_000 {
+        stage.hear(ping.clone());
+    }
+    assert!(stage.heard.len() <= 10, "{} answers", stage.heard.len());
+}

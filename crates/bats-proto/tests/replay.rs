@@ -42,19 +42,51 @@ fn seeded(scripts: u64, max_len: usize, mut run: impl FnMut(&[u8])) {
     }
 }
 
-macro_rules! target {
-    ($name:ident, $run:path, $scripts:expr, $max_len:expr) => {
-        #[test]
-        fn $name() {
-            each_input(stringify!($name), |data| drop($run(data)));
-            seeded($scripts, $max_len, |data| drop($run(data)));
-        }
-    };
+#[test]
+fn wire() {
+    each_input("wire", fuzzing::wire_run);
+    seeded(20_000, 200, fuzzing::wire_run);
 }
 
-target!(wire, fuzzing::wire_run, 20_000, 200);
-target!(token, fuzzing::token_run, 2_000, 120);
-target!(session, fuzzing::session_run, 5_000, 800);
-target!(network, fuzzing::network_run, 3_000, 2_400);
-target!(forger, fuzzing::forger_run, 2_000, 1_200);
-target!(lying_client, fuzzing::lying_client_run, 2_000, 1_200);
+#[test]
+fn token() {
+    each_input("token", fuzzing::token_run);
+    seeded(2_000, 120, fuzzing::token_run);
+}
+
+#[test]
+fn session() {
+    each_input("session", fuzzing::session_run);
+    seeded(5_000, 800, fuzzing::session_run);
+}
+
+#[test]
+fn network() {
+    let (mut delivered, mut survived) = (0, 0);
+    let mut run = |data: &[u8]| {
+        let report = fuzzing::network_run(data);
+        delivered += report.delivered;
+        survived += usize::from(report.survived);
+    };
+    each_input("network", &mut run);
+    seeded(3_000, 2_400, &mut run);
+    assert!(delivered > 3_000 && survived > 1_000, "{delivered} messages, {survived} runs");
+}
+
+#[test]
+fn forger() {
+    let mut believed = 0;
+    let mut run = |data: &[u8]| believed += fuzzing::forger_run(data).believed;
+    each_input("forger", &mut run);
+    seeded(4_000, 1_200, &mut run);
+    assert!(believed > 1_000, "{believed} forged packets were taken for real");
+}
+
+#[test]
+fn lying_client() {
+    let mut believed = 0;
+    let mut run = |data: &[u8]| believed += fuzzing::lying_client_run(data).believed;
+    each_input("lying_client", &mut run);
+    seeded(4_000, 1_200, &mut run);
+    assert!(believed > 1_000, "{believed} lies were taken for real");
+}

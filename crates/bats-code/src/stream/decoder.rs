@@ -23,7 +23,8 @@ pub struct DecoderConfig {
     pub seed: u64,
     /// Symbols from the first unreleased one on that are accepted.
     pub max_symbols_held: usize,
-    /// Unsolved equations held in all.
+    /// Unsolved equations held in all; up to 512 of them, at most half, are kept for the window of
+    /// the first missing symbol.
     pub max_equations: usize,
     /// Distance between the first and the last unknown of linked equations, in symbols (at most
     /// 32768). Bounds the work for one packet.
@@ -208,7 +209,7 @@ impl StreamDecoder {
             self.stats.repair_redundant += 1;
             return Receipt::REDUNDANT;
         }
-        if window.first < self.base || self.equations >= self.config.max_equations {
+        if window.first < self.base || self.equations >= self.max_equations_for(window) {
             return self.refuse();
         }
         self.collect_unknowns(window.first, end);
@@ -312,8 +313,17 @@ impl StreamDecoder {
     /// Memory of symbols, equations and matrices, in octets, without what is kept for reuse.
     #[must_use]
     pub fn bytes_held(&self) -> usize {
-        let matrices: usize = self.clusters.iter().flatten().map(|system| system.bytes()).sum();
-        self.row_bytes + matrices + self.slots.len() * size_of::<Slot>()
+        self.row_bytes + self.matrix_bytes() + self.slots.len() * size_of::<Slot>()
+    }
+
+    /// What equations take beyond their payloads, in octets: coefficients and matrices.
+    #[must_use]
+    pub fn equation_overhead(&self) -> usize {
+        self.equations * padded_length(usize::from(MAX_WINDOW)) + self.matrix_bytes()
+    }
+
+    fn matrix_bytes(&self) -> usize {
+        self.clusters.iter().flatten().map(|system| system.bytes()).sum()
     }
 
     /// The application has consumed, or gives up, all symbols below `number`. Rows stay as long as
@@ -378,6 +388,16 @@ impl StreamDecoder {
 
     fn is_payload(&self, payload: &[u8]) -> bool {
         !payload.is_empty() && payload.len() <= self.config.max_symbol_size
+    }
+
+    /// A part of the equations is kept for the window of the first missing symbol: nothing gets
+    /// on without it, and incomplete later cells give nothing back.
+    fn max_equations_for(&self, window: Window) -> usize {
+        let max = self.config.max_equations;
+        if window.first <= self.first_missing {
+            return max;
+        }
+        max - (max / 2).min(usize::from(MAX_WINDOW))
     }
 
     /// Symbols from here on are refused.

@@ -217,3 +217,31 @@ fn clusters_tell_isolated_linked_and_unheard_symbols() {
     let far = decoder.missing_clusters(u64::MAX, 10);
     assert_eq!((far[3].span, far[3].rank_missing), (u32::MAX, u16::MAX));
 }
+
+/// Cells that wait for their last equation must not keep the first cell from its own: everything
+/// would wait for ever.
+#[test]
+fn the_first_missing_cell_gets_its_equations_whatever_others_hold() {
+    const CELL: u16 = 16;
+    let mut encoder = sender(160, 64);
+    let config = DecoderConfig { max_equations: 40, ..DecoderConfig::new(64, SEED) };
+    let mut decoder = StreamDecoder::new(config);
+    let mut push = |decoder: &mut StreamDecoder, cell: u64, batch: u32, column: u8| {
+        let window = Window { first: cell * u64::from(CELL), count: CELL };
+        let payload = repair(&mut encoder, window, batch, column);
+        decoder.push_repair(window, Columns::Fresh { batch, column }, &payload).outcome
+    };
+    for cell in 0..10 {
+        for column in 1..16 {
+            push(&mut decoder, cell, cell as u32, column);
+        }
+    }
+    assert!(decoder.equations_held() <= 40);
+    for cell in 0..10 {
+        for column in 0..16 {
+            push(&mut decoder, cell, 100 + cell as u32, column);
+        }
+        assert!(decoder.first_missing() >= (cell + 1) * u64::from(CELL), "cell {cell} is solved");
+    }
+    assert_eq!(decoder.symbol(150), Some(&symbol(150, 64)[..]));
+}

@@ -142,6 +142,8 @@ pub(crate) struct Connection {
     probe_count: u32,
     /// Packets that may leave now regardless of window and pacing.
     probes_allowed: u32,
+    /// Datagrams that came after the connection was closed here.
+    heard_since_close: u32,
     last_received_at: Timestamp,
     last_sent_at: Timestamp,
     idle_timeout: Duration,

@@ -28,8 +28,12 @@ impl Connection {
         }
         self.unvalidated_received += datagram.payload.len() as u64;
         if self.state.closing_until().is_some() {
-            // The peer has not heard of the end: say it again, once per datagram at most.
-            self.control.close = self.control.close_sent.take().or(self.control.close.take());
+            // The peer has not heard of the end: say it again, but ever less often, so that nobody
+            // can have it flooded with the answers to made-up datagrams (RFC 9000, 10.2.1).
+            self.heard_since_close = self.heard_since_close.saturating_add(1);
+            if self.heard_since_close.is_power_of_two() {
+                self.control.close = self.control.close_sent.take().or(self.control.close.take());
+            }
             return;
         }
         let ce = datagram.ecn & 0b11 == ECN_CE;

@@ -125,6 +125,7 @@ impl Connection {
             deadlines: Deadlines { idle: Some(now + idle_timeout), ..Deadlines::default() },
             probe_count: 0,
             probes_allowed: 0,
+            heard_since_close: 0,
             last_received_at: now,
             last_sent_at: now,
             idle_timeout,
@@ -148,8 +149,8 @@ impl Connection {
 
     /// Takes a datagram of long packets.
     pub(super) fn handle_handshake_datagram(&mut self, now: Timestamp, datagram: &mut [u8]) {
-        match self.handshake.handle_datagram(now, datagram) {
-            Ok(()) => {}
+        let authentic = match self.handshake.handle_datagram(now, datagram) {
+            Ok(authentic) => authentic,
             Err(error) => {
                 if self.state.is_handshaking() {
                     let text = error.to_string();
@@ -157,9 +158,9 @@ impl Connection {
                 }
                 return;
             }
-        }
+        };
         self.progress_handshake(now);
-        if self.role == Role::Server && self.state.is_established() {
+        if authentic && self.role == Role::Server && self.state.is_established() {
             // The client repeats its Finished: it has not heard that it arrived.
             self.control.handshake_done = true;
         }

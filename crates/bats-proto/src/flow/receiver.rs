@@ -18,6 +18,10 @@ use crate::wire::varint::Reader;
 const MAX_EQUATIONS: usize = 32_768;
 /// Distance over which equations may link unknowns; a cell has at most 256 symbols.
 const MAX_SPAN: u32 = 1_024;
+/// Equations below which nobody counts their overhead.
+const FEW_EQUATIONS: usize = 128;
+/// Part of the budget for the overhead of equations; the rest is for symbols.
+const OVERHEAD_SHARE: usize = 8;
 /// Least interval between reports.
 const MIN_FEEDBACK_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -55,6 +59,7 @@ pub struct FlowReceiver {
     next: u64,
     credit: Credit,
     row_bytes: usize,
+    max_overhead: usize,
     counters: ReceiverCounters,
     seen_end: u64,
     /// `seen_end` at the last report: what is missing below was overtaken for long enough.
@@ -80,8 +85,13 @@ impl FlowReceiver {
         Self {
             decoder: StreamDecoder::new(config),
             next: 0,
-            credit: Credit::new(row_bytes, receive_budget, initial_credit),
+            credit: Credit::new(
+                row_bytes,
+                receive_budget - receive_budget / OVERHEAD_SHARE,
+                initial_credit,
+            ),
             row_bytes,
+            max_overhead: receive_budget / OVERHEAD_SHARE,
             counters: ReceiverCounters::default(),
             seen_end: 0,
             reported_end: 0,
@@ -153,7 +163,19 @@ impl FlowReceiver {
         } else {
             Columns::Fresh { batch: header.batch, column: header.column }
         };
+        if self.is_overloaded(window) {
+            return Ok(Outcome::OutOfRange);
+        }
         Ok(self.decoder.push_repair(window, columns, reader.rest()).outcome)
+    }
+
+    /// Whether equations take more than their share of the budget, as they do only if someone
+    /// makes them as long and as linked as possible. Nothing gets on without the window of the
+    /// first missing symbol, so that it is always welcome.
+    fn is_overloaded(&self, window: Window) -> bool {
+        self.decoder.equations_held() > FEW_EQUATIONS
+            && window.first > self.decoder.first_missing()
+            && self.decoder.equation_overhead() > self.max_overhead
     }
 
     fn check_credit(&self, symbol: u64) -> Result<(), FlowError> {
@@ -214,5 +236,75 @@ impl FlowReceiver {
     /// Symbols that the peer may send in all; it is being told.
     pub fn credit(&mut self) -> u64 {
         self.credit.tell()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::varint::Writer;
+
+    const SYMBOL: usize = 1_408;
+    const RTT: Duration = Duration::from_millis(10);
+
+    fn push_source(receiver: &mut FlowReceiver, now: Timestamp, number: u64) {
+        let mut payload = vec![7; 4 + SYMBOL];
+        SourceHeader::new(number).encode(&mut Writer::new(&mut payload)).unwrap();
+        receiver.on_packet(now, PacketKind::Source, &payload, RTT).unwrap();
+    }
+
+    fn push_repair(receiver: &mut FlowReceiver, now: Timestamp, first: u64, batch: u32) {
+        let mut payload = vec![batch as u8; 10 + SYMBOL];
+        let header =
+            RepairHeader { batch, column: batch as u8 % 16, first: first as u32, count: 512 };
+        header.encode(&mut Writer::new(&mut payload)).unwrap();
+        receiver.on_packet(now, PacketKind::Repair, &payload, RTT).unwrap();
+    }
+
+    /// The worst sender: behaves until the window is the whole budget, then leaves out the next
+    /// symbol, links as many others as it can by long equations and sends all the rest.
+    #[test]
+    fn the_worst_sender_stays_within_the_budget() {
+        let budget = 16 << 20;
+        let mut receiver = FlowReceiver::new(ReceiverParameters {
+            max_symbol_size: SYMBOL,
+            seed: 1,
+            receive_budget: budget,
+            initial_credit: crate::flow::initial_credit(SYMBOL, budget),
+        });
+        let mut now = Timestamp::from_millis(1);
+        let mut number = 0;
+        for _ in 0..6 {
+            let credit = receiver.credit();
+            while number < credit {
+                push_source(&mut receiver, now, number);
+                number += 1;
+                while receiver.next_symbol().is_some() {}
+            }
+            now += RTT;
+            receiver.update_credit(now, RTT, 0);
+        }
+        let credit = receiver.credit();
+        assert!((credit - number) as usize * SYMBOL > budget / 2, "the window has grown");
+        let mut batch = 0;
+        // Windows that overlap by half: clusters as long as they may be.
+        for first in (number..credit - 512).step_by(256) {
+            for _ in 0..255 {
+                push_repair(&mut receiver, now, first, batch);
+                batch += 1;
+            }
+        }
+        let equations = receiver.decoder.equations_held();
+        assert!(equations > 500, "{equations} equations");
+        for symbol in (number + 1..credit).rev() {
+            if receiver.decoder.equations_held() < equations {
+                break;
+            }
+            push_source(&mut receiver, now, symbol);
+        }
+        receiver.update_credit(now, RTT, 0);
+        assert_eq!(receiver.credit(), credit, "no more for who is stuck");
+        let held = receiver.bytes_held();
+        assert!(held <= budget + budget / 16, "{held} octets held, {equations} equations");
     }
 }

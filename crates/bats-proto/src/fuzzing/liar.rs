@@ -2,12 +2,14 @@
 
 use core::time::Duration;
 
+use bats_types::Timestamp;
 use bytes::Bytes;
 
 use super::forge::{LyingClient, seal_long, seal_short};
 use super::script::Script;
 use super::world::{CLIENT, SERVER, World, WorldConfig, address};
 use crate::wire::coding::{RepairHeader, SourceHeader};
+use crate::wire::frame::{self, AckHeader};
 use crate::wire::long_header::LongKind;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header::{PacketKind, ShortHeader};
@@ -18,6 +20,13 @@ const MAX_STEPS: usize = 400;
 /// Octets of an invented payload at most: what a datagram carries.
 const MAX_PAYLOAD: usize = 1_440;
 
+/// What came of a run, so that tests can tell that something was tested.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LiarReport {
+    /// Data packets of the liar that were taken for genuine.
+    pub believed: u64,
+}
+
 /// What is known of the packets to one side.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
@@ -25,6 +34,8 @@ struct Seen {
     /// Packet numbers of both directions, as far as they were seen.
     largest_to: u64,
     largest_from: u64,
+    /// Symbols that the side has sent.
+    symbols: u64,
 }
 
 /// Two honest endpoints, a good network, and forged packets with valid seals in both directions,
@@ -32,11 +43,12 @@ struct Seen {
 ///
 /// # Panics
 /// A limit is broken. What is delivered may be wrong: the keys are known to the forger.
-pub fn forger_run(data: &[u8]) {
+pub fn forger_run(data: &[u8]) -> LiarReport {
     let mut script = Script::new(data);
     let mut world = World::new(WorldConfig::new(script.array()));
     world.run_perfectly(Duration::from_millis(20), false);
     let mut seen = [Seen::default(); 2];
+    let mut report = LiarReport::default();
     let mut generation = 0;
     for _ in 0..MAX_STEPS {
         if script.is_empty() {
@@ -44,6 +56,7 @@ pub fn forger_run(data: &[u8]) {
         }
         for to in [CLIENT, SERVER] {
             look(&world, to, &mut seen);
+            seen[to].symbols = world.symbols_sent(to);
         }
         let kind = script.u8();
         let to = usize::from(kind >> 7);
@@ -67,11 +80,14 @@ pub fn forger_run(data: &[u8]) {
                 let (packet_kind, payload) = invent(&mut script, &seen[to]);
                 let datagram =
                     seal_short(to == SERVER, generation, packet_kind, destination, pn, &payload);
+                let before = world.packets_received(to);
                 world.deliver(to, datagram, address(1 - to));
+                report.believed += world.packets_received(to).saturating_sub(before);
             }
         }
     }
     world.run_perfectly(Duration::from_secs(40), false);
+    report
 }
 
 /// Learns from the headers of what is on its way or came.
@@ -90,7 +106,7 @@ fn look(world: &World, to: usize, seen: &mut [Seen; 2]) {
 ///
 /// # Panics
 /// A limit is broken.
-pub fn lying_client_run(data: &[u8]) {
+pub fn lying_client_run(data: &[u8]) -> LiarReport {
     let mut script = Script::new(data);
     let mut world = World::without_client(WorldConfig::new(script.array()));
     let mut liar = LyingClient::new(u32::from_be_bytes(script.array()));
@@ -100,6 +116,7 @@ pub fn lying_client_run(data: &[u8]) {
     if let Some(datagram) = liar.finished() {
         world.deliver(SERVER, datagram, address(CLIENT));
     }
+    let mut report = LiarReport::default();
     for step in 0..MAX_STEPS {
         if script.is_empty() {
             break;
@@ -110,16 +127,25 @@ pub fn lying_client_run(data: &[u8]) {
             0 => world.advance(Duration::from_micros(u64::from(script.u16()) * 8)),
             1 => world.send(SERVER, usize::from(script.u16()) % 20_000),
             2 => liar.skip(script.number(0)),
-            3 => world.receive(SERVER),
+            3 if kind & 8 == 0 => world.receive(SERVER),
+            3 => {
+                // A true word now and then keeps the conversation alive.
+                if let Some(datagram) = honest_ack(&mut liar, world.now) {
+                    world.deliver(SERVER, datagram, address(CLIENT));
+                }
+            }
             _ => {
                 let seen = Seen {
                     largest_from: liar.largest_seen.unwrap_or(0),
                     largest_to: step as u64,
                     destination: None,
+                    symbols: world.symbols_sent(SERVER),
                 };
                 let (packet_kind, payload) = invent(&mut script, &seen);
                 if let Some(datagram) = liar.packet(packet_kind, &payload) {
+                    let before = world.packets_received(SERVER);
                     world.deliver(SERVER, datagram, address(CLIENT));
+                    report.believed += world.packets_received(SERVER).saturating_sub(before);
                 }
             }
         }
@@ -129,6 +155,17 @@ pub fn lying_client_run(data: &[u8]) {
         world.advance(Duration::from_millis(300));
     }
     assert_eq!(world.sides[SERVER].endpoint.connection_count(), 0, "silence ends a connection");
+    report
+}
+
+fn honest_ack(liar: &mut LyingClient, now: Timestamp) -> Option<Vec<u8>> {
+    let largest = liar.largest_seen?;
+    let header = AckHeader { largest, delay: Duration::ZERO, received_at: now, ce_count: 0 };
+    let mut payload = [0; 100];
+    let mut writer = Writer::new(&mut payload);
+    frame::encode_ack(&mut writer, &header, &[(largest, largest)])?;
+    let len = writer.written();
+    liar.packet(PacketKind::Control, &payload[..len])
 }
 
 fn learn(world: &mut World, liar: &mut LyingClient) {
@@ -142,11 +179,9 @@ fn parameters(script: &mut Script<'_>) -> Vec<u8> {
         return script.octets().to_vec();
     }
     let default = TransportParameters { initial_credit: 1_000, ..TransportParameters::default() };
-    // One lie is enough to be refused, so that most scripts should tell none or one.
-    let lies = script.u8();
-    let mut number = |bit: u32, near: u64| {
-        if lies >> bit & 1 == 1 { script.number(near) } else { near }
-    };
+    // One lie is enough to be refused: more than one would hide what comes after.
+    let lie = script.u8() % 12;
+    let mut number = |field: u8, near: u64| if lie == field { script.number(near) } else { near };
     let parameters = TransportParameters {
         mode: 1,
         max_message_size: number(0, default.max_message_size),
@@ -232,9 +267,11 @@ fn frame(script: &mut Script<'_>, seen: &Seen, writer: &mut Writer<'_>) -> Optio
         }
         3 => {
             writer.u8(kind)?;
-            for _ in 0..3 {
-                writer.varint(script.number(0))?;
-            }
+            let decoded_below = script.number(seen.symbols / 2);
+            writer.varint(decoded_below)?;
+            let ahead = seen.symbols.saturating_sub(decoded_below);
+            writer.varint(script.number(ahead))?;
+            writer.varint(script.number(0))?;
             // More packets wasted than received would be refused at once.
             writer.varint(1_000)?;
             writer.varint(u64::from(script.u8()))?;

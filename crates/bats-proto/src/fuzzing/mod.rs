@@ -10,7 +10,7 @@ mod wire;
 mod world;
 
 pub use forge::{LyingClient, open_short, seal_long, seal_short};
-pub use liar::{forger_run, lying_client_run};
+pub use liar::{LiarReport, forger_run, lying_client_run};
 pub use network::{NetworkReport, network_run};
 pub use session::session_run;
 pub use wire::{token_run, wire_run};

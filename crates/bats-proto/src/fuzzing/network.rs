@@ -110,7 +110,7 @@ fn step(world: &mut World, [kind, a, b, c]: [u8; 4], bytes: &mut [usize; 2]) {
             }
         }
         10 => world.deliver(to, spliced(world, to, b, c), address(1 - to)),
-        11 | 12 => world.advance(Duration::from_micros(u64::from(b) * 50 << (c % 6))),
+        11 | 12 => world.advance(Duration::from_micros((u64::from(b) * 50) << (c % 6))),
         13 => {
             let len = number % 6_000;
             if bytes[to] + len <= MAX_BYTES {
@@ -122,11 +122,13 @@ fn step(world: &mut World, [kind, a, b, c]: [u8; 4], bytes: &mut [usize; 2]) {
         _ => {
             world.receive(CLIENT);
             world.receive(SERVER);
-            if (b, c) == (255, 255)
-                && let Some(handle) = world.sides[to].handle
-            {
-                world.sides[to].endpoint.close(world.now, handle, 7, "enough");
-                world.settle(to);
+            match (b, c, world.sides[to].handle) {
+                (254, 254, _) => world.finish(to),
+                (255, 255, Some(handle)) => {
+                    world.sides[to].endpoint.close(world.now, handle, 7, "enough");
+                    world.settle(to);
+                }
+                _ => {}
             }
         }
     }

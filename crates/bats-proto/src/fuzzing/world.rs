@@ -16,6 +16,7 @@ use crate::config::{
 use crate::endpoint::{ConnectionHandle, Endpoint, Input, Output, Received};
 use crate::error::CloseReason;
 use crate::event::Event;
+use crate::stats::ConnectionStats;
 
 pub(super) const CLIENT: usize = 0;
 pub(super) const SERVER: usize = 1;
@@ -73,6 +74,8 @@ pub(super) struct Side {
     pub(super) old: VecDeque<Vec<u8>>,
     /// Messages accepted by `send`.
     pub(super) sent: Vec<Bytes>,
+    /// No more will be sent.
+    pub(super) finished: bool,
     /// Messages taken by `recv`.
     pub(super) received: Vec<Bytes>,
     next_timeout: Option<Timestamp>,
@@ -114,6 +117,7 @@ fn side(config: EndpointConfig, seed: u8) -> Side {
         flying: VecDeque::new(),
         old: VecDeque::new(),
         sent: Vec::new(),
+        finished: false,
         received: Vec::new(),
         next_timeout: None,
     }
@@ -195,15 +199,27 @@ impl World {
     fn check_memory(&self, who: usize) {
         let side = &self.sides[who];
         assert!(side.endpoint.connection_count() <= MAX_CONNECTIONS);
-        let Some(stats) = side.handle.and_then(|handle| side.endpoint.stats(self.now, handle))
-        else {
-            return;
-        };
+        let Some(stats) = self.stats(who) else { return };
         let transport = &self.config.transport;
         let send = transport.send_budget as u64 + MEMORY_SLACK;
         assert!(stats.send_buffer_bytes <= send, "{stats:?}");
         let receive = transport.receive_budget as u64 + MEMORY_SLACK;
         assert!(stats.receive_buffer_bytes <= receive, "{stats:?}");
+    }
+
+    fn stats(&self, who: usize) -> Option<ConnectionStats> {
+        let side = &self.sides[who];
+        side.handle.and_then(|handle| side.endpoint.stats(self.now, handle))
+    }
+
+    /// Data packets that a side took for genuine so far, 0 when it has closed.
+    pub(super) fn packets_received(&self, who: usize) -> u64 {
+        self.stats(who).map_or(0, |stats| stats.packets_received)
+    }
+
+    /// Source symbols that a side sent so far, 0 when it has closed.
+    pub(super) fn symbols_sent(&self, who: usize) -> u64 {
+        self.stats(who).map_or(0, |stats| stats.source_packets_sent)
     }
 
     /// A datagram arrives.
@@ -271,6 +287,15 @@ impl World {
         self.settle(who);
     }
 
+    /// The application has nothing more to say.
+    pub(super) fn finish(&mut self, who: usize) {
+        let side = &mut self.sides[who];
+        if let Some(handle) = side.handle {
+            side.finished |= side.endpoint.finish(self.now, handle).is_ok();
+        }
+        self.settle(who);
+    }
+
     /// The application takes everything there is.
     pub(super) fn receive(&mut self, who: usize) {
         let side = &mut self.sides[who];
@@ -284,10 +309,14 @@ impl World {
         }
     }
 
-    /// Whether all messages have arrived.
+    /// Whether all messages and the end mark, if there was one, have arrived.
     pub(super) fn is_complete(&self) -> bool {
         let [client, server] = &self.sides;
-        client.received.len() == server.sent.len() && server.received.len() == client.sent.len()
+        let has_all = |receiver: &Side, sender: &Side| {
+            let is_finished = receiver.handle.is_some_and(|h| receiver.endpoint.is_finished(h));
+            receiver.received.len() == sender.sent.len() && is_finished == sender.finished
+        };
+        has_all(client, server) && has_all(server, client)
     }
 
     /// What arrived is the beginning of what was sent.

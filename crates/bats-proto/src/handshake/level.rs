@@ -2,11 +2,16 @@
 
 use crate::crypto::Keys;
 
-/// Octets of TLS data accepted on one level: a long certificate chain.
-const MAX_CRYPTO_DATA: usize = 64 << 10;
+/// Octets of TLS data accepted on the first level: a hello with large key shares. Its keys are
+/// known to everyone, so that a stranger can have that much memory used by one small packet.
+const MAX_INITIAL_DATA: usize = 8 << 10;
+/// Octets of TLS data accepted on the second level: a long certificate chain.
+const MAX_HANDSHAKE_DATA: usize = 64 << 10;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Level {
+    /// Octets accepted.
+    limit: usize,
     pub(super) keys: Option<Keys>,
     /// Everything this end has to say on the level.
     outgoing: Vec<u8>,
@@ -25,8 +30,30 @@ pub(super) struct Level {
 }
 
 impl Level {
-    pub(super) fn with_keys(keys: Option<Keys>) -> Self {
-        Self { keys, ..Self::default() }
+    /// The first level; its keys are there from the beginning.
+    pub(super) fn initial(keys: Option<Keys>) -> Self {
+        Self { keys, ..Self::new(MAX_INITIAL_DATA) }
+    }
+
+    /// The second level.
+    pub(super) fn handshake() -> Self {
+        Self::new(MAX_HANDSHAKE_DATA)
+    }
+
+    fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            keys: None,
+            outgoing: Vec::new(),
+            acknowledged: 0,
+            cursor: 0,
+            incoming: Vec::new(),
+            present: Vec::new(),
+            received: 0,
+            consumed: 0,
+            next_pn: 0,
+            owes_ack: false,
+        }
     }
 
     pub(super) fn send(&mut self, data: &[u8]) {
@@ -71,7 +98,7 @@ impl Level {
     /// Takes a part; false if it is beyond what is accepted.
     pub(super) fn receive(&mut self, offset: u64, data: &[u8]) -> bool {
         let Ok(offset) = usize::try_from(offset) else { return false };
-        let Some(end) = offset.checked_add(data.len()).filter(|&end| end <= MAX_CRYPTO_DATA) else {
+        let Some(end) = offset.checked_add(data.len()).filter(|&end| end <= self.limit) else {
             return false;
         };
         if self.incoming.len() < end {
@@ -91,5 +118,22 @@ impl Level {
         let fresh = self.incoming[self.consumed..self.received].to_vec();
         self.consumed = self.received;
         (!fresh.is_empty()).then_some(fresh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_get_little_memory_and_what_is_beyond_is_refused() {
+        for (mut level, limit) in [(Level::initial(None), 8 << 10), (Level::handshake(), 64 << 10)]
+        {
+            assert!(level.receive(limit - 1, &[1]));
+            assert!(!level.receive(limit, &[1]));
+            assert!(!level.receive(u64::MAX, &[1]));
+            assert!(level.incoming.len() as u64 <= limit);
+            assert_eq!(level.received(), 0);
+        }
     }
 }

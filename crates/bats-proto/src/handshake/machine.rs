@@ -160,13 +160,13 @@ impl Handshake {
         original: [u8; ORIGINAL_CID_LEN],
         peer_cid: Option<[u8; CID_LEN]>,
     ) -> Self {
-        let initial = Level::with_keys(initial_keys(security, &original, is_client));
+        let initial = Level::initial(initial_keys(security, &original, is_client));
         Self {
             is_client,
             security,
             session,
             rng,
-            levels: [initial, Level::default()],
+            levels: [initial, Level::handshake()],
             local_cid,
             original,
             peer_cid,
@@ -243,7 +243,7 @@ impl Handshake {
         !self.is_complete() && now - self.started >= TIMEOUT
     }
 
-    /// Takes a datagram of long packets. What is not authentic is ignored.
+    /// Takes a datagram of long packets; tells whether any was authentic. What is not is ignored.
     ///
     /// # Errors
     ///
@@ -252,12 +252,14 @@ impl Handshake {
         &mut self,
         now: Timestamp,
         datagram: &mut [u8],
-    ) -> Result<(), HandshakeError> {
+    ) -> Result<bool, HandshakeError> {
+        let mut authentic = false;
         let mut rest = datagram;
         while !rest.is_empty() {
             let Some(header) = long_header::decode(rest) else { break };
             if header.version == 0 {
-                return self.on_version_negotiation(header.destination, header.token);
+                self.on_version_negotiation(header.destination, header.token)?;
+                return Ok(false);
             }
             if header.version != VERSION {
                 break;
@@ -268,10 +270,11 @@ impl Handshake {
                 let from_first = header.source == self.original;
                 let token = header.token.to_vec();
                 self.on_retry(now, from_first, token);
-                return Ok(());
+                return Ok(false);
             }
             let (packet, others) = rest.split_at_mut(packet_len);
             if let Some(payload) = self.open(kind, packet, number_at) {
+                authentic = true;
                 if self.is_client && self.peer_cid.is_none() {
                     self.peer_cid = source;
                 }
@@ -282,7 +285,7 @@ impl Handshake {
         }
         self.drive_session()?;
         self.answer(now);
-        Ok(())
+        Ok(authentic)
     }
 
     fn on_version_negotiation(&mut self, to: &[u8], offered: &[u8]) -> Result<(), HandshakeError> {

@@ -434,7 +434,9 @@ mod tests {
     #[test]
     fn a_peer_that_never_acknowledges_is_not_remembered_for_ever() {
         let mut sent = SentPackets::new(9);
-        (0..MAX_TRACKED as u64 + 1_000).for_each(|i| drop(send(&mut sent, i / 100)));
+        for i in 0..MAX_TRACKED as u64 + 1_000 {
+            send(&mut sent, i / 100);
+        }
         assert_eq!(sent.packets_tracked(), MAX_TRACKED);
         let in_flight = sent.packets.iter().filter(|p| p.fate == Fate::InFlight).count();
         assert_eq!(sent.bytes_in_flight(), in_flight as u64 * 1000);

@@ -18,7 +18,8 @@
 //! ACK ranges are as in RFC 9000, section 19.3.1: `first_length` is the number of packets before
 //! the largest one in its range, `gap` the number of missing packets less one, `length` again
 //! packets less one. `received_at_us` is when the largest packet arrived, on the receiver's
-//! clock, whose epoch is nobody's business: only differences are used.
+//! clock, whose epoch is nobody's business: only differences are used. It is less than 2^62 ns, a
+//! CLOSE text has at most 256 octets; what is beyond is malformed.
 
 use core::time::Duration;
 

@@ -48,7 +48,7 @@ pub enum LongKind {
 /// The readable part of a long packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongHeader<'a> {
-    /// Kind.
+    /// Kind; without meaning if the version is unknown.
     pub kind: LongKind,
     /// Version; 0 is version negotiation.
     pub version: u32,
@@ -80,6 +80,8 @@ pub fn decode(datagram: &[u8]) -> Option<LongHeader<'_>> {
     let destination = cid()?;
     let source = cid()?;
     let kind = match first >> 4 & 3 {
+        // Other versions give these bits other meanings.
+        _ if version != VERSION => LongKind::Initial,
         0 => LongKind::Initial,
         1 => LongKind::Handshake,
         2 => LongKind::Retry,
@@ -186,6 +188,16 @@ mod tests {
         encode(&mut writer, LongKind::Initial, &[1, 2], &[3], &[9, 9], 10, 0xf5).unwrap();
         let written = writer.written();
         assert_eq!(buffer[..written], [0xc5, 0xba, 0x75, 0, 1, 2, 1, 2, 1, 3, 0, 2, 9, 9, 0, 30]);
+    }
+
+    /// RFC 8999: of the first octet only the highest bit means the same in all versions.
+    #[test]
+    fn unknown_versions_are_seen_whatever_their_type_bits_say() {
+        for first in 0x80..=0xff {
+            let datagram = [first, 1, 2, 3, 4, 1, 8, 1, 9, 0];
+            let header = decode(&datagram).unwrap();
+            assert_eq!((header.version, header.destination), (0x0102_0304, &[8][..]));
+        }
     }
 
     proptest! {
