@@ -46,7 +46,7 @@ pub(crate) use setup::{Setup, local_parameters};
 /// Least and most time that an acknowledgement is held back; between them a 32nd of the
 /// round-trip time, so that a rate change shows within a small part of a round.
 const MIN_ACK_DELAY: Duration = Duration::from_micros(500);
-const MAX_ACK_DELAY: Duration = Duration::from_millis(4);
+const MAX_ACK_DELAY: Duration = Duration::from_millis(3);
 /// Longest time that a closed connection answers late packets. Otherwise a peer that withholds
 /// acknowledgements, which looks like a long round trip, could keep it for minutes.
 const MAX_LINGER: Duration = Duration::from_secs(10);
@@ -281,7 +281,7 @@ impl Connection {
 
     /// How long acknowledgements are held back here.
     fn ack_interval(&self) -> Duration {
-        (self.rtt.min() / 32).clamp(MIN_ACK_DELAY, MAX_ACK_DELAY)
+        (self.rtt.min() / 48).clamp(MIN_ACK_DELAY, MAX_ACK_DELAY)
     }
 
     /// Tells the application what changed for it.

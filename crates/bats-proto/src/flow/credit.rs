@@ -3,8 +3,9 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 /// Octets promised to a fresh peer: a promise costs nothing until it is used, and start-up on a
-/// long path must not wait for more.
-const INITIAL_WINDOW: usize = 32 << 20;
+/// long path, where the first losses are repaired while the rate multiplies, must not wait for
+/// more.
+const INITIAL_WINDOW: usize = 96 << 20;
 /// The window grows by this factor in a round trip in which a quarter of it was consumed, or at
 /// whose end half of it stands between what is consumed and the newest symbol: with losses on a
 /// long path that is repair under way, not an application that does not read.
@@ -12,7 +13,7 @@ const GROWTH: usize = 4;
 
 /// Symbols promised at the start, for symbols of this size and this budget in octets.
 pub fn initial_credit(symbol_bytes: usize, budget: usize) -> u64 {
-    (INITIAL_WINDOW.min(budget / 4) / symbol_bytes.max(1)) as u64
+    (INITIAL_WINDOW.min(budget / 2) / symbol_bytes.max(1)) as u64
 }
 
 /// How many symbols the peer may send: what the budget carries beside what is held, autotuned.
@@ -33,7 +34,7 @@ impl Credit {
         Self {
             symbol_bytes: symbol_bytes.max(1),
             budget,
-            window: INITIAL_WINDOW.min(budget / 4),
+            window: INITIAL_WINDOW.min(budget / 2),
             granted: initial,
             told: initial,
             round_start: Timestamp::ZERO,

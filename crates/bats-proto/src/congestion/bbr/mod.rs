@@ -191,8 +191,8 @@ impl Bbr {
         }
     }
 
-    /// How long a queue must stand. Acknowledgements come up to 32 times in a round trip and not
-    /// less often than every 4 ms: three of them fit.
+    /// How long a queue must stand. Acknowledgements come up to 48 times in a round trip and not
+    /// less often than every 3 ms: three of them fit, also where some are lost.
     fn standing_span(&self) -> Duration {
         (self.min_rtt / 10).clamp(Duration::from_millis(3), Duration::from_millis(14))
     }
