@@ -107,7 +107,8 @@ pub struct LossOutcome {
     pub settled_until: Timestamp,
     /// Union of what was in them and must be said again.
     pub contents: Contents,
-    /// The largest packet lost that was no MTU probe, and how many of that size class.
+    /// Packets above the base size that were lost though nothing of that kind that was sent
+    /// later arrived: the mark of a path MTU that has shrunk.
     pub large_lost: u32,
     /// Size of the largest of these.
     pub large_size: u16,
@@ -123,6 +124,8 @@ pub struct SentPackets {
     scan: u64,
     largest_acked: Option<u64>,
     largest_acked_sent_at: Timestamp,
+    /// The newest acknowledged packet above the base size was sent then.
+    large_acked_sent_at: Timestamp,
     cumulative_bytes: u64,
     in_flight: u64,
     eliciting_in_flight: u64,
@@ -147,6 +150,7 @@ impl SentPackets {
             scan: 0,
             largest_acked: None,
             largest_acked_sent_at: Timestamp::ZERO,
+            large_acked_sent_at: Timestamp::ZERO,
             cumulative_bytes: 0,
             in_flight: 0,
             eliciting_in_flight: 0,
@@ -280,6 +284,9 @@ impl SentPackets {
                     }
                 }
                 packet.fate = Fate::Acknowledged;
+                if packet.size > super::mtu::BASE_UDP_PAYLOAD {
+                    self.large_acked_sent_at = self.large_acked_sent_at.max(packet.sent_at);
+                }
                 if packet.ack_eliciting {
                     outcome.acked_bytes += u64::from(packet.size);
                     outcome.acked_packets += 1;
@@ -335,7 +342,9 @@ impl SentPackets {
                         outcome.lost_bytes += u64::from(packet.size);
                         outcome.lost_packets += 1;
                         outcome.lost_sent_at = Some(packet.sent_at);
-                        if packet.size > super::mtu::BASE_UDP_PAYLOAD {
+                        if packet.size > super::mtu::BASE_UDP_PAYLOAD
+                            && packet.sent_at > self.large_acked_sent_at
+                        {
                             outcome.large_lost += 1;
                             outcome.large_size = outcome.large_size.max(packet.size);
                         }
@@ -397,6 +406,26 @@ mod tests {
         let pn = sent.next_number(now, ms);
         sent.on_sent(now, 1000, true, false, Contents { coded: true, ..Contents::default() });
         pn
+    }
+
+    /// Forty losses that one acknowledgement reveals at once, with and without a large packet
+    /// behind them that arrived.
+    #[test]
+    fn only_losses_that_nothing_large_overtook_speak_of_a_smaller_path() {
+        for (last_size, expected) in [(1_400, 0), (100, 40)] {
+            let mut sent = SentPackets::new(0);
+            let mut last = 0;
+            for number in 0..=40 {
+                let now = Timestamp::from_millis(1 + number);
+                last = sent.next_number(now, 0);
+                let size = if number == 40 { last_size } else { 1_400 };
+                sent.on_sent(now, size, true, false, Contents::default());
+            }
+            sent.largest_acked_sent_at = Timestamp::from_millis(1_000);
+            sent.on_ack(&[(last, last)], RTT).unwrap();
+            sent.largest_acked_sent_at = Timestamp::from_millis(1_000);
+            assert_eq!(sent.detect_losses(RTT, 10 * RTT).large_lost, expected, "{last_size}");
+        }
     }
 
     #[test]
