@@ -239,7 +239,7 @@ impl Controller for Bbr {
         let confirmed = self.path.samples_in(self.standing_span()) >= 3;
         let outrun = self.state == State::Startup
             && self.path.samples_in(self.rate_span()) >= 3
-            && self.path.is_outrun(self.rate_span());
+            && self.path.is_outrun(self.rate_span(), self.min_rtt);
         let full = (confirmed && standing > self.queue_threshold()) || outrun;
         let excess = self.path.excess_loss(self.min_rtt.max(self.rate_span()));
         let congestive = sample.ce_packets > 0 || excess > 0.0;

@@ -12,8 +12,13 @@ use crate::congestion::AckSample;
 const DELAY_LIFETIME: Duration = Duration::from_secs(10);
 /// Octets that such a measurement needs: fewer tell of bursts, not of the link.
 const OUTRUN_BYTES: u64 = 24 * 1_200;
-/// Growth of the delay within one measurement that is no jitter.
-const OUTRUN_DELAY: Duration = Duration::from_micros(300);
+/// Growth of the delay within one measurement that is no jitter: a share of the round trip within
+/// limits, seen by several acknowledgements in a row, so that a host that was held up for a moment
+/// does not look like a full link.
+const OUTRUN_RTT_SHARE: u32 = 64;
+const OUTRUN_DELAY_MIN: Duration = Duration::from_micros(300);
+const OUTRUN_DELAY_MAX: Duration = Duration::from_millis(2);
+const OUTRUN_SAMPLES: usize = 3;
 /// Octets of a packet, to turn octets into packets.
 const PACKET: f64 = 1_400.0;
 /// Acknowledgements remembered; at one every 0.5 ms a quarter of a second.
@@ -143,13 +148,17 @@ impl PathModel {
 
     /// Whether packets of the last `span` arrived markedly slower than they were sent, and wait:
     /// the link is full even if its queue is still short.
-    pub(super) fn is_outrun(&self, span: Duration) -> bool {
+    pub(super) fn is_outrun(&self, span: Duration, min_rtt: Duration) -> bool {
         let Some((older, newest)) = self.span(span) else { return false };
         let arrival = newest.received_at - older.received_at;
         let departure = newest.sent_at - older.sent_at;
-        let waited = newest.queue.saturating_sub(older.queue);
+        let newest_ones = self.history.iter().rev().take(OUTRUN_SAMPLES);
+        let queue = newest_ones.map(|point| point.queue).min().unwrap_or_default();
+        let waited = queue.saturating_sub(older.queue);
         let bytes = newest.cumulative - older.cumulative;
-        bytes >= OUTRUN_BYTES && arrival > departure + departure / 8 && waited > OUTRUN_DELAY
+        bytes >= OUTRUN_BYTES
+            && arrival > departure + departure / 8
+            && waited > (min_rtt / OUTRUN_RTT_SHARE).clamp(OUTRUN_DELAY_MIN, OUTRUN_DELAY_MAX)
     }
 
     /// The least queueing delay of the last `span`: what stands, without jitter.
