@@ -295,7 +295,6 @@ impl Connection {
             }
             if self.probes_allowed == 0 {
                 if self.sent.bytes_in_flight() + packet_bound as u64 > self.controller.window() {
-                    self.app_limited = false;
                     break;
                 }
                 if let Some(at) = self.pacer.next_send_time(now, packet_bound as u64)
@@ -303,7 +302,6 @@ impl Connection {
                 {
                     // Only now is it worth asking whether there is anything to send.
                     if self.has_data() {
-                        self.app_limited = false;
                         self.deadlines.pacing = Some(at);
                     }
                     break;
@@ -315,6 +313,7 @@ impl Connection {
                 self.probes_allowed = 0;
                 break;
             };
+            self.app_limited = !self.has_data();
             self.probes_allowed = self.probes_allowed.saturating_sub(1);
             if self.scratch.len() + SHORT_OVERHEAD > usize::from(self.mtu.current()) {
                 self.unsplit = Some(kind);

@@ -18,7 +18,7 @@ use path_model::PathModel;
 
 /// Packets of the first flight, and how long it takes: an eighth of the round trip, within limits.
 /// Its spacing at the receiver is the first sample of the rate.
-const FIRST_FLIGHT_PACKETS: u64 = 32;
+const FIRST_FLIGHT_PACKETS: u64 = 40;
 const FIRST_FLIGHT_MIN: Duration = Duration::from_millis(2);
 const FIRST_FLIGHT_MAX: Duration = Duration::from_millis(25);
 /// Growth per round trip in start-up, on paths of up to 60 ms and from 200 ms on. The overshoot
@@ -27,6 +27,9 @@ const FIRST_FLIGHT_MAX: Duration = Duration::from_millis(25);
 /// little only on long paths, and only these need the faster growth.
 const STARTUP_GAIN_SHORT: f64 = 2.0;
 const STARTUP_GAIN_LONG: f64 = 2.6;
+/// Growth right after the first sample: should the first flight have found the link full, half
+/// a bandwidth-delay product waits before that is known.
+const FIRST_GAIN: f64 = 1.6;
 /// What one round trip of start-up may add at most, whatever is measured.
 const MAX_ROUND_GROWTH: f64 = 2.9;
 /// Pace while the queue of start-up empties.
@@ -79,7 +82,7 @@ pub(super) struct Bbr {
     plateau_rounds: u32,
     bandwidth_at_round: u64,
     up_gain: f64,
-    /// Grows from 1 over the round after the first sample, so that the first flight's steady
+    /// Grows over the round after the first sample, so that the first flight's steady
     /// rate does not turn into a step that overshoots for a whole round.
     startup_gain: f64,
     first_sample_at: Timestamp,
@@ -202,7 +205,9 @@ impl Bbr {
         let grown = self.bandwidth as f64 / self.bandwidth_at_round.max(1) as f64;
         match self.state {
             State::Startup => {
-                if grown < 1.25 && !app_limited {
+                // Growth shows two round trips after the first sample.
+                let began = self.has_sample && now - self.first_sample_at > self.round_time() * 2;
+                if grown < 1.25 && !app_limited && began {
                     self.plateau_rounds += 1;
                 } else {
                     self.plateau_rounds = 0;
@@ -265,8 +270,8 @@ impl Controller for Bbr {
                 u64::MAX
             };
             let proven = rate.proven.min(ceiling);
-            if !self.has_sample {
-                self.has_sample = rate.proven > 0;
+            if !self.has_sample && !rate.app_limited && rate.proven > 0 {
+                self.has_sample = true;
                 self.first_sample_at = now;
                 self.bandwidth = proven;
             } else if proven > self.bandwidth {
@@ -281,7 +286,8 @@ impl Controller for Bbr {
         }
 
         let ramp = (now - self.first_sample_at).as_secs_f64() / self.round_time().as_secs_f64();
-        self.startup_gain = self.growth().powf(ramp.min(1.0));
+        let growth = self.growth();
+        self.startup_gain = FIRST_GAIN * (growth / FIRST_GAIN).powf(ramp.min(1.0));
         if self.state == State::Startup {
             // What is lost in the first rounds is not due to us.
             let level = if ramp < 2.0 { Level::Low } else { Level::High };

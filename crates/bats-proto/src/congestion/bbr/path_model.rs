@@ -32,6 +32,8 @@ struct Point {
     lost: u64,
     acked: u64,
     queue: Duration,
+    /// Sent when there was nothing more to send.
+    app_limited: bool,
 }
 
 /// A sample of the path's rate, bytes per second.
@@ -41,6 +43,8 @@ pub(super) struct Rate {
     pub(super) arrived: u64,
     /// At most what was sent in the same time: what the path is known to carry.
     pub(super) proven: u64,
+    /// The sender had nothing more to send at some time: the path may carry more.
+    pub(super) app_limited: bool,
 }
 
 /// Rates and delays from a sequence of acknowledgements.
@@ -111,6 +115,7 @@ impl PathModel {
             lost: self.lost,
             acked: self.acked,
             queue: self.queue_delay,
+            app_limited: sample.app_limited,
         });
     }
 
@@ -127,10 +132,25 @@ impl PathModel {
         (older.received_at < newest.received_at).then_some((*older, newest))
     }
 
+    /// As [`span`](Self::span), among the points since the sender last had nothing to send.
+    fn busy_span(&self, span: Duration) -> Option<(Point, Point)> {
+        let newest = *self.history.back()?;
+        let mut older = None;
+        for point in self.history.iter().rev().take_while(|point| !point.app_limited).skip(1) {
+            older = Some(*point);
+            if newest.received_at - point.received_at >= span {
+                break;
+            }
+        }
+        older.filter(|older| older.received_at < newest.received_at).map(|older| (older, newest))
+    }
+
     /// What passed the receiver over the last `span`, lost bytes counted, less loss that the path
     /// does not have by itself.
     pub(super) fn rate(&self, span: Duration) -> Option<Rate> {
-        let (older, newest) = self.span(span)?;
+        let busy = self.busy_span(span);
+        let app_limited = busy.is_none();
+        let (older, newest) = busy.or_else(|| self.span(span))?;
         let bytes = newest.cumulative.saturating_sub(older.cumulative) as f64;
         let own = bytes * (1.0 - self.excess_loss(span));
         let arrival = (newest.received_at - older.received_at).as_secs_f64().max(1e-6);
@@ -138,6 +158,7 @@ impl PathModel {
         Some(Rate {
             arrived: (own / arrival) as u64,
             proven: (own / arrival.max(departure)) as u64,
+            app_limited,
         })
     }
 
