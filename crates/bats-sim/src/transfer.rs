@@ -12,6 +12,7 @@ use bats_proto::{
 use bytes::Bytes;
 
 use crate::network::{Host, Network};
+use crate::record::Recorder;
 
 /// What is transferred over what.
 #[derive(Clone, Debug)]
@@ -66,8 +67,6 @@ pub struct Outcome {
     pub receiver: ConnectionStats,
     /// Why the client's connection ended, if it did.
     pub closed: Option<CloseReason>,
-    /// Hash of all deliveries.
-    pub trace_hash: u64,
 }
 
 /// Message `number` of a run: its number, then octets that follow from it.
@@ -110,8 +109,18 @@ impl Transfer {
     ///
     /// If a message arrives altered, twice or out of order: the protocol's one promise.
     pub fn run(&self) -> Outcome {
+        self.run_recorded(&mut Recorder::default())
+    }
+
+    /// Runs the transfer and takes down what happens on the links.
+    ///
+    /// # Panics
+    ///
+    /// As [`Transfer::run`].
+    pub fn run_recorded(&self, recorder: &mut Recorder) -> Outcome {
         let endpoints = endpoints(&self.transport, self.seed);
         let mut network = Network::new(endpoints, [self.up.clone(), self.down.clone()], self.seed);
+        *network.recorder() = core::mem::take(recorder);
         let now = network.now();
         let config = ClientConfig {
             trust: PeerTrust::DangerousAcceptAny,
@@ -139,10 +148,10 @@ impl Transfer {
                 samples: Vec::new(),
                 receiver: ConnectionStats::default(),
                 closed: None,
-                trace_hash: 0,
             },
         };
         run.go();
+        *recorder = core::mem::take(run.network.recorder());
         run.outcome
     }
 }
@@ -194,7 +203,6 @@ impl Run<'_> {
         {
             self.outcome.receiver = stats;
         }
-        self.outcome.trace_hash = self.network.trace_hash();
     }
 
     fn is_over(&self) -> bool {
