@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod delays;
 pub mod matrix;
 pub mod network;
 pub mod record;

@@ -5,6 +5,7 @@ use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput, Payload};
 use bats_proto::{ConnectionHandle, Endpoint, Event, Input, Output, Received, Timestamp};
 
+use crate::delays::Delays;
 use crate::record::{LinkEvent, Recorder, What};
 
 /// A UDP datagram on its way.
@@ -14,6 +15,8 @@ pub struct Datagram {
     pub octets: Vec<u8>,
     /// ECN bits.
     pub ecn: u8,
+    /// When it was handed to the link.
+    pub sent: Timestamp,
 }
 
 impl Payload for Datagram {
@@ -79,6 +82,7 @@ pub struct Network {
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
     recorder: Recorder,
+    delays: [Delays; 2],
     /// What the endpoints said: (who, connection, event).
     pub events: Vec<(Host, ConnectionHandle, Event)>,
 }
@@ -98,6 +102,7 @@ impl Network {
             buffer: Vec::with_capacity(65_536),
             spare: Vec::new(),
             recorder: Recorder::default(),
+            delays: Default::default(),
             events: Vec::new(),
         }
     }
@@ -133,6 +138,12 @@ impl Network {
         self.links[host.index()].set_config(now, config);
     }
 
+    /// From the entrance of the link to the arrival, of what `host` sent: queue, transmission and
+    /// propagation.
+    pub fn delays_from(&mut self, host: Host) -> &mut Delays {
+        &mut self.delays[host.index()]
+    }
+
     /// What takes down the events on the links from now on.
     pub fn recorder(&mut self) -> &mut Recorder {
         &mut self.recorder
@@ -153,6 +164,7 @@ impl Network {
                 while let LinkOutput::Deliver(mut datagram) = self.links[index].poll(self.now) {
                     idle = false;
                     let receiver = host.other();
+                    self.delays[index].add(self.now - datagram.sent);
                     self.recorder.note(&LinkEvent {
                         time: self.now,
                         from: host,
@@ -188,7 +200,7 @@ impl Network {
                         let mut octets = self.spare.pop().unwrap_or_default();
                         octets.clear();
                         octets.extend_from_slice(segment);
-                        let datagram = Datagram { octets, ecn: transmit.ecn };
+                        let datagram = Datagram { octets, ecn: transmit.ecn, sent: self.now };
                         let fate = self.links[index].handle(self.now, datagram);
                         self.recorder.note(&LinkEvent {
                             time: self.now,
