@@ -12,5 +12,5 @@ mod loss;
 
 pub use bats_types::Timestamp;
 pub use config::{Jitter, LinkConfig};
-pub use link::{Link, LinkStats, Output, Payload};
+pub use link::{Fate, Link, LinkStats, Output, Payload};
 pub use loss::Loss;

@@ -31,6 +31,21 @@ pub enum Output<P> {
     Timeout(Option<Timestamp>),
 }
 
+/// What became of a packet at a link's entrance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// It will arrive, perhaps changed or twice.
+    Carried,
+    /// Dropped because the queue is full.
+    QueueFull,
+    /// Dropped by the loss model.
+    Lost,
+    /// Dropped because it is too long.
+    TooLong,
+    /// Dropped by a black hole.
+    BlackHole,
+}
+
 /// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkStats {
@@ -164,12 +179,12 @@ impl<P: Payload> Link<P> {
         self.waiting_since = self.waiting_since.max(until);
     }
 
-    /// Takes a packet at the link's entrance.
-    pub fn handle(&mut self, now: Timestamp, mut packet: P) {
+    /// Takes a packet at the link's entrance and says what becomes of it.
+    pub fn handle(&mut self, now: Timestamp, mut packet: P) -> Fate {
         self.stats.offered += 1;
         if self.config.mtu.is_some_and(|mtu| packet.len() > mtu) {
             self.stats.dropped_mtu += 1;
-            return;
+            return Fate::TooLong;
         }
         let frame = packet.len() + self.config.frame_overhead;
         let through = match self.config.rate_bps {
@@ -178,7 +193,7 @@ impl<P: Payload> Link<P> {
                 self.drain(now);
                 if self.config.queue_bytes.is_some_and(|limit| self.waiting_bytes + frame > limit) {
                     self.stats.dropped_queue += 1;
-                    return;
+                    return Fate::QueueFull;
                 }
                 if self.config.mark_threshold.is_some_and(|limit| self.waiting_bytes > limit) {
                     self.stats.marked += 1;
@@ -195,11 +210,11 @@ impl<P: Payload> Link<P> {
         };
         if self.config.black_hole {
             self.stats.dropped_black_hole += 1;
-            return;
+            return Fate::BlackHole;
         }
         if self.config.loss.draw(&mut self.bad, &mut self.rng) {
             self.stats.dropped_loss += 1;
-            return;
+            return Fate::Lost;
         }
         if self.config.corrupt > 0.0
             && !packet.is_empty()
@@ -214,6 +229,7 @@ impl<P: Payload> Link<P> {
             self.fly(through, packet.clone());
         }
         self.fly(through, packet);
+        Fate::Carried
     }
 
     fn fly(&mut self, through: Timestamp, packet: P) {
@@ -315,7 +331,10 @@ mod tests {
             1,
         );
         let now = Timestamp::from_millis(1);
-        (0..10).for_each(|i| link.handle(now, Packet(i, 958)));
+        for i in 0..10 {
+            let fate = if i < 5 { Fate::Carried } else { Fate::QueueFull };
+            assert_eq!(link.handle(now, Packet(i, 958)), fate);
+        }
         // 1000 octets a millisecond: the first arrives after 1 + 10 ms, five fit the queue.
         assert_eq!(link.poll(now), Output::Timeout(Some(Timestamp::from_millis(12))));
         assert_eq!(link.poll(Timestamp::from_millis(12)), Output::Deliver(Packet(0, 958)));

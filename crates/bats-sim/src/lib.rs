@@ -3,6 +3,10 @@
 //! Same seed, same run: nothing here reads a clock, and every random choice follows from a seed.
 #![forbid(unsafe_code)]
 
+pub mod capture;
+pub mod delays;
 pub mod matrix;
 pub mod network;
+pub mod record;
+pub mod trace;
 pub mod transfer;

@@ -1,12 +1,19 @@
 //! `bats-sim`: figures of the protocol in virtual time.
 #![forbid(unsafe_code)]
 
+mod table;
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use bats_sim::capture::Capture;
 use bats_sim::matrix::{Cell, Figures};
+use bats_sim::record::Recorder;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -19,9 +26,11 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Bulk transfer over one link for every loss and delay
+    #[command(after_long_help = table::LEGEND)]
     Matrix(Matrix),
     /// One cell of the matrix, with the state of the sender over time
-    Run(Matrix),
+    #[command(after_long_help = table::LEGEND)]
+    Run(Run),
 }
 
 #[derive(Parser)]
@@ -32,6 +41,36 @@ struct Matrix {
     /// One-way delays in milliseconds
     #[arg(long, value_delimiter = ',', default_values_t = [10.0, 30.0, 50.0, 70.0, 100.0])]
     delay: Vec<f64>,
+    #[command(flatten)]
+    common: Common,
+    /// Print an array of objects
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Parser)]
+struct Run {
+    /// Loss in per cent, both directions
+    #[arg(long, default_value_t = 10.0)]
+    loss: f64,
+    /// One-way delay in milliseconds
+    #[arg(long, default_value_t = 50.0)]
+    delay: f64,
+    #[command(flatten)]
+    common: Common,
+    /// Write the datagrams to this file (pcap-ng, synthetic Ethernet, IPv4 and UDP headers)
+    ///
+    /// Datagrams stand in it as they enter the link; those that the link drops have a comment that
+    /// says why. Time is virtual and starts in 1970.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Datagrams in that file at most; later ones are left out
+    #[arg(long, value_name = "N", default_value_t = 100_000, requires = "pcap")]
+    pcap_packets: u64,
+}
+
+#[derive(Parser)]
+struct Common {
     /// Rate in Mbit/s of frames
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
@@ -44,59 +83,28 @@ struct Matrix {
     /// Decides every random choice
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print an array of objects
-    #[arg(long)]
-    json: bool,
 }
 
-impl Matrix {
-    fn cells(&self) -> Result<Vec<Cell>, String> {
-        let in_range = |name: &str, value: f64, low: f64, high: f64| {
-            if (low..=high).contains(&value) {
-                Ok(value)
-            } else {
-                Err(format!("--{name} {value} is not within {low} to {high}"))
-            }
-        };
-        let rate = in_range("rate", self.rate, 0.01, 100_000.0)?;
-        let seconds = in_range("seconds", self.seconds, 0.1, 3_600.0)?;
-        let queue = in_range("queue", self.queue, 0.0, 100.0)?;
-        let mut cells = Vec::new();
-        for &loss in &self.loss {
-            for &delay in &self.delay {
-                cells.push(Cell {
-                    loss: in_range("loss", loss, 0.0, 99.0)? / 100.0,
-                    delay: Duration::from_secs_f64(in_range("delay", delay, 0.0, 60_000.0)? / 1e3),
-                    rate_bps: (rate * 1e6) as u64,
-                    queue,
-                    duration: Duration::from_secs_f64(seconds),
-                    seed: self.seed,
-                });
-            }
-        }
-        Ok(cells)
+fn in_range(name: &str, value: f64, low: f64, high: f64) -> Result<f64, String> {
+    if (low..=high).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("--{name} {value} is not within {low} to {high}"))
     }
 }
 
-const HEADER: &str = "loss %  delay ms   10 s Mbit/s  5-15 s Mbit/s   E 10 s   E 5-15  waste %  \
-                      queue loss %  (1st s)  queue BDP  RTTs to 90 %";
-
-fn line(figures: &Figures) -> String {
-    let rounds = figures.rounds_to_rate.map_or("-".to_owned(), |rounds| format!("{rounds:.1}"));
-    format!(
-        "{:6.1} {:9.0} {:13.1} {:14.1} {:8.3} {:8.3} {:8.2} {:13.2} {:8.2} {:10.3} {:>13}",
-        figures.loss_percent,
-        figures.delay_ms,
-        figures.goodput_mbps_10s,
-        figures.goodput_mbps_steady,
-        figures.e_10s,
-        figures.e_steady,
-        figures.waste_percent,
-        figures.queue_loss_percent,
-        figures.queue_loss_first_second_percent,
-        figures.queue_bdp,
-        rounds,
-    )
+impl Common {
+    fn cell(&self, loss: f64, delay: f64) -> Result<Cell, String> {
+        let delay = in_range("delay", delay, 0.0, 60_000.0)?;
+        Ok(Cell {
+            loss: in_range("loss", loss, 0.0, 99.0)? / 100.0,
+            delay: Duration::from_secs_f64(delay / 1e3),
+            rate_bps: (in_range("rate", self.rate, 0.01, 100_000.0)? * 1e6) as u64,
+            queue: in_range("queue", self.queue, 0.0, 100.0)?,
+            duration: Duration::from_secs_f64(in_range("seconds", self.seconds, 0.1, 3_600.0)?),
+            seed: self.seed,
+        })
+    }
 }
 
 /// Runs all cells on all cores; results in the order of the cells.
@@ -123,7 +131,10 @@ fn run_all(cells: &[Cell], done: impl Fn(&Figures) + Sync) -> Vec<Figures> {
 }
 
 fn matrix(arguments: &Matrix) -> Result<(), String> {
-    let cells = arguments.cells()?;
+    let losses = arguments.loss.iter();
+    let pairs = losses.flat_map(|&loss| arguments.delay.iter().map(move |&delay| (loss, delay)));
+    let cells: Vec<Cell> =
+        pairs.map(|(loss, delay)| arguments.common.cell(loss, delay)).collect::<Result<_, _>>()?;
     let figures = run_all(&cells, |_| {
         if !arguments.json {
             eprint!(".");
@@ -135,42 +146,33 @@ fn matrix(arguments: &Matrix) -> Result<(), String> {
         return Ok(());
     }
     eprintln!();
-    println!("{HEADER}");
-    figures.iter().for_each(|figures| println!("{}", line(figures)));
+    println!("{}", table::HEADER);
+    figures.iter().for_each(|figures| println!("{}", table::line(figures)));
     Ok(())
 }
 
-fn run(arguments: &Matrix) -> Result<(), String> {
-    for cell in arguments.cells()? {
-        let (figures, outcome) = cell.run();
-        println!(
-            "time s  state        goodput  pacing  delivery  cwnd kB  flight kB  queue kB  queue ms  loss  drops"
-        );
-        let mut last = (0.0, 0);
-        for sample in outcome.samples.iter().step_by(5) {
-            let time = sample.time.as_secs_f64();
-            let elapsed = (time - last.0).max(1e-9);
-            println!(
-                "{:6.2}  {:10} {:9.1} {:7.1} {:9.1} {:8} {:10} {:9} {:9.2} {:5.3} {:6}",
-                time,
-                sample.sender.controller_state,
-                (sample.delivered - last.1) as f64 * 8e-6 / elapsed,
-                sample.sender.pacing_bps as f64 / 1e6,
-                sample.sender.delivery_bps as f64 / 1e6,
-                sample.sender.cwnd_bytes / 1000,
-                sample.sender.in_flight_bytes / 1000,
-                sample.queue_bytes / 1000,
-                sample.sender.queue_delay.as_secs_f64() * 1e3,
-                sample.sender.loss_estimate,
-                sample.link.dropped_queue,
-            );
-            last = (time, sample.delivered);
-        }
-        println!("{HEADER}\n{}", line(&figures));
-        println!("closed: {:?}, receiver: {:#?}", outcome.closed, outcome.receiver);
-        if let Some(sample) = outcome.samples.last() {
-            println!("sender: {:#?}", sample.sender);
-        }
+fn run(arguments: &Run) -> Result<(), String> {
+    let cell = arguments.common.cell(arguments.loss, arguments.delay)?;
+    let mut recorder = Recorder::tracing();
+    let path = arguments.pcap.as_deref();
+    let at = |error: io::Error| format!("{}: {error}", path.unwrap_or(Path::new("")).display());
+    if let Some(path) = path {
+        let file = BufWriter::new(File::create(path).map_err(at)?);
+        recorder.capture = Some(Capture::new(Box::new(file), arguments.pcap_packets).map_err(at)?);
+    }
+    let (figures, outcome) = cell.run_recorded(&mut recorder);
+    table::print_samples(&outcome);
+    println!("{}\n{}", table::HEADER, table::line(&figures));
+    println!("closed: {:?}, receiver: {:#?}", outcome.closed, outcome.receiver);
+    if let Some(sample) = outcome.samples.last() {
+        println!("sender: {:#?}", sample.sender);
+    }
+    if let Some(capture) = recorder.capture {
+        let datagrams = capture.finish().map_err(at)?;
+        println!("capture: {datagrams} datagrams in {}", path.unwrap_or(Path::new("")).display());
+    }
+    if let Some(trace) = recorder.trace {
+        println!("trace: {} over {} events", trace.hash(), trace.events());
     }
     Ok(())
 }

@@ -6,6 +6,8 @@ use bats_netem::{LinkConfig, Loss};
 use bats_proto::TransportConfig;
 use serde::Serialize;
 
+use crate::delays::Delays;
+use crate::record::Recorder;
 use crate::transfer::{Outcome, Sample, Transfer};
 
 /// Octets that Ethernet, IPv4 and UDP add to a payload.
@@ -55,6 +57,21 @@ pub struct Figures {
     pub queue_bdp: f64,
     /// Round trips from the established connection until 90 % of the rate was sent.
     pub rounds_to_rate: Option<f64>,
+    /// Median delay of a message over seconds 5 to 15, from the `send` that took it to the `recv`
+    /// that returned it, milliseconds. The sender is never short of data, so this is mostly the
+    /// time that a full send budget takes to drain.
+    pub delay_p50_ms: Option<f64>,
+    /// The same, 95th percentile.
+    pub delay_p95_ms: Option<f64>,
+    /// The same, 99th percentile.
+    pub delay_p99_ms: Option<f64>,
+    /// Median delay of a datagram that arrived in seconds 5 to 15, from the entrance of the link
+    /// (queue, transmission, propagation), milliseconds.
+    pub network_delay_p50_ms: Option<f64>,
+    /// The same, 95th percentile.
+    pub network_delay_p95_ms: Option<f64>,
+    /// The same, 99th percentile.
+    pub network_delay_p99_ms: Option<f64>,
 }
 
 impl Cell {
@@ -87,11 +104,19 @@ impl Cell {
 
     /// Runs the cell.
     pub fn run(&self) -> (Figures, Outcome) {
-        let outcome = self.transfer().run();
+        self.run_recorded(&mut Recorder::default())
+    }
+
+    /// Runs the cell and takes down what happens on the links.
+    pub fn run_recorded(&self, recorder: &mut Recorder) -> (Figures, Outcome) {
+        let outcome = self.transfer().run_recorded(recorder);
         (self.figures(&outcome), outcome)
     }
 
     fn figures(&self, outcome: &Outcome) -> Figures {
+        let percentile = |delays: &Delays, percent: f64| {
+            delays.percentile(percent).map(|delay| delay.as_secs_f64() * 1e3)
+        };
         let seconds = self.duration.as_secs_f64();
         let at = |second: f64| -> Option<&Sample> {
             outcome.samples.iter().find(|sample| sample.time.as_secs_f64() >= second - 1e-9)
@@ -104,9 +129,10 @@ impl Cell {
             let time = (b.time - a.time).as_secs_f64();
             if time > 0.0 { (b.delivered - a.delivered) as f64 * 8.0 / time / 1e6 } else { 0.0 }
         };
-        let steady_from = 5.0_f64.min(seconds / 2.0);
+        let (from, to) = self.transfer().steady();
+        let steady_from = from.as_secs_f64();
         let first = goodput(0.0, 10.0);
-        let steady = goodput(steady_from, 15.0);
+        let steady = goodput(steady_from, to.as_secs_f64());
         let rate_mbps = self.rate_bps as f64 / 1e6;
         let possible = (1.0 - self.loss) * rate_mbps * 1_472.0 / 1_514.0;
         let queue_loss = |a: Option<&Sample>, b: Option<&Sample>| match (a, b) {
@@ -149,6 +175,12 @@ impl Cell {
             queue_loss_first_second_percent: queue_loss(outcome.samples.first(), at(1.0)),
             queue_bdp,
             rounds_to_rate,
+            delay_p50_ms: percentile(&outcome.message_delays, 50.0),
+            delay_p95_ms: percentile(&outcome.message_delays, 95.0),
+            delay_p99_ms: percentile(&outcome.message_delays, 99.0),
+            network_delay_p50_ms: percentile(&outcome.network_delays, 50.0),
+            network_delay_p95_ms: percentile(&outcome.network_delays, 95.0),
+            network_delay_p99_ms: percentile(&outcome.network_delays, 99.0),
         }
     }
 }

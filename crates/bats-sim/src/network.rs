@@ -1,9 +1,12 @@
 //! Two endpoints and the two directions of the link between them.
 
-use core::net::SocketAddr;
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput, Payload};
 use bats_proto::{ConnectionHandle, Endpoint, Event, Input, Output, Received, Timestamp};
+
+use crate::delays::Delays;
+use crate::record::{LinkEvent, Recorder, What};
 
 /// A UDP datagram on its way.
 #[derive(Clone, Debug)]
@@ -12,6 +15,8 @@ pub struct Datagram {
     pub octets: Vec<u8>,
     /// ECN bits.
     pub ecn: u8,
+    /// When it was handed to the link.
+    pub sent: Timestamp,
 }
 
 impl Payload for Datagram {
@@ -44,9 +49,13 @@ pub enum Host {
 impl Host {
     /// Address of the host in the simulated network.
     pub fn address(self) -> SocketAddr {
+        self.address_v4().into()
+    }
+
+    pub(crate) fn address_v4(self) -> SocketAddrV4 {
         match self {
-            Self::Client => SocketAddr::from(([10, 0, 0, 1], 40_000)),
-            Self::Server => SocketAddr::from(([10, 0, 0, 2], 4_000)),
+            Self::Client => SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 40_000),
+            Self::Server => SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 4_000),
         }
     }
 
@@ -54,7 +63,7 @@ impl Host {
         usize::from(self == Self::Server)
     }
 
-    fn other(self) -> Self {
+    pub(crate) fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,
             Self::Server => Self::Client,
@@ -72,7 +81,8 @@ pub struct Network {
     wake: [Option<Timestamp>; 2],
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
-    trace: u64,
+    recorder: Recorder,
+    delays: [Delays; 2],
     /// What the endpoints said: (who, connection, event).
     pub events: Vec<(Host, ConnectionHandle, Event)>,
 }
@@ -91,7 +101,8 @@ impl Network {
             wake: [Some(Timestamp::ZERO); 2],
             buffer: Vec::with_capacity(65_536),
             spare: Vec::new(),
-            trace: 0xcbf2_9ce4_8422_2325,
+            recorder: Recorder::default(),
+            delays: Default::default(),
             events: Vec::new(),
         }
     }
@@ -127,23 +138,15 @@ impl Network {
         self.links[host.index()].set_config(now, config);
     }
 
-    /// A hash of every delivery so far: time, direction, length, octets.
-    pub fn trace_hash(&self) -> u64 {
-        self.trace
+    /// From the entrance of the link to the arrival, of what `host` sent: queue, transmission and
+    /// propagation.
+    pub fn delays_from(&mut self, host: Host) -> &mut Delays {
+        &mut self.delays[host.index()]
     }
 
-    fn note(&mut self, host: Host, octets: &[u8]) {
-        const PRIME: u64 = 0x0000_0100_0000_01b3;
-        let mut hash = self.trace;
-        for word in [self.now.as_nanos(), host.index() as u64, octets.len() as u64] {
-            hash = (hash ^ word).wrapping_mul(PRIME);
-        }
-        for chunk in octets.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(PRIME).rotate_left(23);
-        }
-        self.trace = hash;
+    /// What takes down the events on the links from now on.
+    pub fn recorder(&mut self) -> &mut Recorder {
+        &mut self.recorder
     }
 
     /// Does what is to be done now; true if an event was noted.
@@ -161,7 +164,14 @@ impl Network {
                 while let LinkOutput::Deliver(mut datagram) = self.links[index].poll(self.now) {
                     idle = false;
                     let receiver = host.other();
-                    self.note(receiver, &datagram.octets);
+                    self.delays[index].add(self.now - datagram.sent);
+                    self.recorder.note(&LinkEvent {
+                        time: self.now,
+                        from: host,
+                        what: What::Delivered,
+                        ecn: datagram.ecn,
+                        payload: &datagram.octets,
+                    });
                     let received = Received {
                         remote: host.address(),
                         local_ip: None,
@@ -190,8 +200,15 @@ impl Network {
                         let mut octets = self.spare.pop().unwrap_or_default();
                         octets.clear();
                         octets.extend_from_slice(segment);
-                        let datagram = Datagram { octets, ecn: transmit.ecn };
-                        self.links[index].handle(self.now, datagram);
+                        let datagram = Datagram { octets, ecn: transmit.ecn, sent: self.now };
+                        let fate = self.links[index].handle(self.now, datagram);
+                        self.recorder.note(&LinkEvent {
+                            time: self.now,
+                            from: host,
+                            what: What::Sent(fate),
+                            ecn: transmit.ecn,
+                            payload: segment,
+                        });
                     }
                 }
                 Output::Event(handle, event) => self.events.push((host, handle, event)),

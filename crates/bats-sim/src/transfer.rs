@@ -1,6 +1,7 @@
 //! Bulk transfer of messages over one link, with everything that is measured of it.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bats_netem::{LinkConfig, LinkStats};
@@ -11,7 +12,9 @@ use bats_proto::{
 };
 use bytes::Bytes;
 
+use crate::delays::Delays;
 use crate::network::{Host, Network};
+use crate::record::Recorder;
 
 /// What is transferred over what.
 #[derive(Clone, Debug)]
@@ -66,8 +69,13 @@ pub struct Outcome {
     pub receiver: ConnectionStats,
     /// Why the client's connection ended, if it did.
     pub closed: Option<CloseReason>,
-    /// Hash of all deliveries.
-    pub trace_hash: u64,
+    /// From the `send` that took a message to the `recv` that returned it, of the messages
+    /// received within [`Transfer::steady`]. A sender that is never short of data fills its send
+    /// budget, and the time in there counts.
+    pub message_delays: Delays,
+    /// From the entrance of the data's link to the arrival, of the datagrams that arrived within
+    /// [`Transfer::steady`].
+    pub network_delays: Delays,
 }
 
 /// Message `number` of a run: its number, then octets that follow from it.
@@ -104,14 +112,31 @@ impl Transfer {
     /// Interval of the samples.
     pub const SAMPLE: Duration = Duration::from_millis(10);
 
+    /// The part of a run that counts as steady, from the established connection: seconds 5 to 15,
+    /// of shorter runs the later half.
+    pub fn steady(&self) -> (Duration, Duration) {
+        let from = Duration::from_secs(5).min(self.duration / 2);
+        (from, Duration::from_secs(15).min(self.duration))
+    }
+
     /// Runs the transfer in virtual time.
     ///
     /// # Panics
     ///
     /// If a message arrives altered, twice or out of order: the protocol's one promise.
     pub fn run(&self) -> Outcome {
+        self.run_recorded(&mut Recorder::default())
+    }
+
+    /// Runs the transfer and takes down what happens on the links.
+    ///
+    /// # Panics
+    ///
+    /// As [`Transfer::run`].
+    pub fn run_recorded(&self, recorder: &mut Recorder) -> Outcome {
         let endpoints = endpoints(&self.transport, self.seed);
         let mut network = Network::new(endpoints, [self.up.clone(), self.down.clone()], self.seed);
+        *network.recorder() = core::mem::take(recorder);
         let now = network.now();
         let config = ClientConfig {
             trust: PeerTrust::DangerousAcceptAny,
@@ -130,6 +155,8 @@ impl Transfer {
             server: None,
             sent: 0,
             sent_bytes: 0,
+            send_times: VecDeque::new(),
+            measuring: Measuring::Not,
             finishing: false,
             outcome: Outcome {
                 established: None,
@@ -139,12 +166,22 @@ impl Transfer {
                 samples: Vec::new(),
                 receiver: ConnectionStats::default(),
                 closed: None,
-                trace_hash: 0,
+                message_delays: Delays::default(),
+                network_delays: Delays::default(),
             },
         };
         run.go();
+        *recorder = core::mem::take(run.network.recorder());
         run.outcome
     }
+}
+
+/// Where a run is with respect to [`Transfer::steady`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Measuring {
+    Not,
+    Now,
+    Done,
 }
 
 struct Run<'a> {
@@ -154,6 +191,9 @@ struct Run<'a> {
     server: Option<ConnectionHandle>,
     sent: u64,
     sent_bytes: u64,
+    /// When the messages on their way were taken; no more than the send budget holds.
+    send_times: VecDeque<Timestamp>,
+    measuring: Measuring,
     finishing: bool,
     outcome: Outcome,
 }
@@ -183,18 +223,19 @@ impl Run<'_> {
                 end = at + self.transfer.duration;
                 let due = *next_sample.get_or_insert(at);
                 if due <= now {
+                    self.measure(now - at);
                     self.sample(now - at);
                     next_sample = Some(due + Transfer::SAMPLE);
                 }
             }
         }
+        self.end_measuring();
         let now = self.network.now();
         if let Some(server) = self.server
             && let Some(stats) = self.network.endpoint(Host::Server).stats(now, server)
         {
             self.outcome.receiver = stats;
         }
-        self.outcome.trace_hash = self.network.trace_hash();
     }
 
     fn is_over(&self) -> bool {
@@ -229,6 +270,7 @@ impl Run<'_> {
             let len = message.len() as u64;
             match self.network.endpoint(Host::Client).send(now, self.client, message) {
                 Ok(()) => {
+                    self.send_times.push_back(now);
                     self.sent += 1;
                     self.sent_bytes += len;
                 }
@@ -245,6 +287,10 @@ impl Run<'_> {
             let number = self.outcome.messages;
             let want = message(self.transfer.seed, number, self.transfer.message_size);
             assert!(got == want, "message {number} arrived altered, twice or out of order");
+            let sent = self.send_times.pop_front().unwrap_or(now);
+            if self.measuring == Measuring::Now {
+                self.outcome.message_delays.add(now - sent);
+            }
             self.outcome.messages += 1;
             self.outcome.bytes += got.len() as u64;
         }
@@ -252,6 +298,25 @@ impl Run<'_> {
             self.outcome.finished = Some(now);
         }
         self.network.touch(Host::Server);
+    }
+
+    /// Begins and ends the measuring of delays.
+    fn measure(&mut self, time: Duration) {
+        let (from, to) = self.transfer.steady();
+        if self.measuring == Measuring::Not && time >= from {
+            self.network.delays_from(Host::Client).clear();
+            self.measuring = Measuring::Now;
+        }
+        if time >= to {
+            self.end_measuring();
+        }
+    }
+
+    fn end_measuring(&mut self) {
+        if self.measuring == Measuring::Now {
+            self.outcome.network_delays = self.network.delays_from(Host::Client).clone();
+            self.measuring = Measuring::Done;
+        }
     }
 
     fn sample(&mut self, time: Duration) {

@@ -1,0 +1,117 @@
+//! Percentiles of delays in bounded memory, whatever their number.
+
+use core::time::Duration;
+
+/// Buckets per power of two: a percentile is within 0.8 % of the true one.
+const SUB_BUCKETS: u32 = 64;
+const SUB_BITS: u32 = SUB_BUCKETS.trailing_zeros();
+/// One range of `SUB_BUCKETS` for each position that the leading bit of a `u64` of nanoseconds
+/// can have from `SUB_BITS` on, and one for what is below.
+const BUCKETS: usize = (u64::BITS - SUB_BITS + 1) as usize * SUB_BUCKETS as usize;
+
+/// A histogram of delays with logarithmic buckets.
+#[derive(Clone, PartialEq)]
+pub struct Delays {
+    counts: Vec<u64>,
+    total: u64,
+}
+
+impl core::fmt::Debug for Delays {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Delays")
+            .field("count", &self.total)
+            .field("p50", &self.percentile(50.0))
+            .field("p99", &self.percentile(99.0))
+            .finish()
+    }
+}
+
+impl Default for Delays {
+    fn default() -> Self {
+        Self { counts: vec![0; BUCKETS], total: 0 }
+    }
+}
+
+fn bucket(nanos: u64) -> usize {
+    let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(SUB_BITS + 1);
+    // Below 2 * SUB_BUCKETS each value has its own.
+    shift as usize * SUB_BUCKETS as usize + (nanos >> shift) as usize
+}
+
+/// Middle of a bucket, the inverse of `bucket`.
+fn middle(bucket: usize) -> u64 {
+    let shift = (bucket as u32 / SUB_BUCKETS).saturating_sub(1);
+    let low = (bucket as u64 - u64::from(shift * SUB_BUCKETS)) << shift;
+    low + ((1 << shift) >> 1)
+}
+
+impl Delays {
+    /// Adds one; longer ones than 584 years count as that.
+    pub fn add(&mut self, delay: Duration) {
+        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        if let Some(count) = self.counts.get_mut(bucket(nanos)) {
+            *count += 1;
+            self.total += 1;
+        }
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.counts.fill(0);
+        self.total = 0;
+    }
+
+    /// How many were added.
+    pub fn count(&self) -> u64 {
+        self.total
+    }
+
+    /// The delay that `percent` per cent do not exceed, by nearest rank; `None` of no delays.
+    pub fn percentile(&self, percent: f64) -> Option<Duration> {
+        let rank =
+            ((percent / 100.0 * self.total as f64).ceil() as u64).clamp(1, self.total.max(1));
+        let mut seen = 0;
+        self.counts.iter().enumerate().find_map(|(index, &count)| {
+            seen += count;
+            (seen >= rank).then(|| Duration::from_nanos(middle(index)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_is_in_a_bucket_whose_middle_is_near() {
+        let mut last = 0;
+        for shift in 0..64 {
+            for low in [0, 1, 5, 63, 64, 65, 100, 127_u128] {
+                let nanos = (1_u64 << shift) + ((low << shift) >> 7) as u64;
+                let index = bucket(nanos);
+                assert!(index < BUCKETS && index >= last, "{nanos}");
+                last = index;
+                assert_eq!(bucket(middle(index)), index);
+                assert!(middle(index).abs_diff(nanos) as f64 <= nanos as f64 / 128.0, "{nanos}");
+            }
+        }
+        assert_eq!(bucket(0), 0);
+        assert!(bucket(u64::MAX) < BUCKETS);
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_sorted_list() {
+        let mut delays = Delays::default();
+        assert_eq!(delays.percentile(50.0), None);
+        for micros in (1..=10_000).rev() {
+            delays.add(Duration::from_micros(micros));
+        }
+        for (percent, micros) in [(0.0, 1.0), (50.0, 5_000.0), (95.0, 9_500.0), (100.0, 10_000.0)] {
+            let got = delays.percentile(percent).expect("not empty").as_secs_f64() * 1e6;
+            assert!((got / micros - 1.0).abs() < 0.008, "{percent} %: {got}");
+        }
+        assert_eq!(delays.count(), 10_000);
+        delays.clear();
+        assert_eq!(delays, Delays::default());
+    }
+}

@@ -1,0 +1,75 @@
+//! Figures as text.
+
+use bats_sim::matrix::Figures;
+use bats_sim::transfer::Outcome;
+
+/// Title of the columns of [`line`].
+pub(crate) const HEADER: &str = "loss %  delay ms   10 s Mbit/s  5-15 s Mbit/s   E 10 s   E 5-15  \
+    waste %  queue loss %  (1st s)  queue BDP  RTTs to 90 %  \
+    message ms p50      p95      p99  network ms p50      p95      p99";
+
+/// What the columns mean.
+pub(crate) const LEGEND: &str = "\
+Goodput counts message octets that became deliverable in order, over the first 10 s from the \
+established connection and over seconds 5 to 15 (the later half of shorter runs); E is its share \
+of what full frames of UDP payload could carry at that loss. Waste is coded packets that brought \
+nothing, per cent of those received.
+
+Delays are of seconds 5 to 15. 'message': from the send() that took a message to the recv() that \
+returned it. The sender is never short of data, so its send budget is full and the time to drain \
+it dominates: this is not what a sender with less than the link's rate sees. 'network': from the \
+entrance of the link to the arrival of a datagram (queue, transmission, propagation).";
+
+/// One line of the table.
+pub(crate) fn line(figures: &Figures) -> String {
+    let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
+    format!(
+        "{:6.1} {:9.0} {:13.1} {:14.1} {:8.3} {:8.3} {:8.2} {:13.2} {:8.2} {:10.3} {:>13} \
+         {:>15} {:>8} {:>8} {:>15} {:>8} {:>8}",
+        figures.loss_percent,
+        figures.delay_ms,
+        figures.goodput_mbps_10s,
+        figures.goodput_mbps_steady,
+        figures.e_10s,
+        figures.e_steady,
+        figures.waste_percent,
+        figures.queue_loss_percent,
+        figures.queue_loss_first_second_percent,
+        figures.queue_bdp,
+        or_dash(figures.rounds_to_rate),
+        or_dash(figures.delay_p50_ms),
+        or_dash(figures.delay_p95_ms),
+        or_dash(figures.delay_p99_ms),
+        or_dash(figures.network_delay_p50_ms),
+        or_dash(figures.network_delay_p95_ms),
+        or_dash(figures.network_delay_p99_ms),
+    )
+}
+
+/// The sender's state over time, every fifth sample.
+pub(crate) fn print_samples(outcome: &Outcome) {
+    println!(
+        "time s  state        goodput  pacing  delivery  cwnd kB  flight kB  queue kB  queue ms  \
+         loss  drops"
+    );
+    let mut last = (0.0, 0);
+    for sample in outcome.samples.iter().step_by(5) {
+        let time = sample.time.as_secs_f64();
+        let elapsed = (time - last.0).max(1e-9);
+        println!(
+            "{:6.2}  {:10} {:9.1} {:7.1} {:9.1} {:8} {:10} {:9} {:9.2} {:5.3} {:6}",
+            time,
+            sample.sender.controller_state,
+            (sample.delivered - last.1) as f64 * 8e-6 / elapsed,
+            sample.sender.pacing_bps as f64 / 1e6,
+            sample.sender.delivery_bps as f64 / 1e6,
+            sample.sender.cwnd_bytes / 1000,
+            sample.sender.in_flight_bytes / 1000,
+            sample.queue_bytes / 1000,
+            sample.sender.queue_delay.as_secs_f64() * 1e3,
+            sample.sender.loss_estimate,
+            sample.link.dropped_queue,
+        );
+        last = (time, sample.delivered);
+    }
+}
