@@ -1,0 +1,303 @@
+//! The program as its users run it: two processes on loopback.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_bats_iperf");
+
+/// Two free neighbouring ports; the higher one is the data's.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    for _ in 0..1_000 {
+        let step = NEXT.fetch_add(2, Ordering::Relaxed);
+        let base = 20_000 + (std::process::id() % 5_000) as u16 * 4;
+        let port = base.wrapping_add(step).clamp(10_000, 60_000);
+        let free = |port: u16| UdpSocket::bind(("127.0.0.1", port)).is_ok();
+        if free(port - 1) && free(port) {
+            return port;
+        }
+    }
+    panic!("no two free ports");
+}
+
+/// A server that listens; ended when dropped.
+struct Server {
+    child: Child,
+    lines: Vec<String>,
+}
+
+impl Server {
+    fn start(port: u16, options: &[&str]) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .args(["-s", "-I", "lo", "-p", &port.to_string()])
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The fingerprint is the last thing that it says before it serves.
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert!(errors.read_line(&mut line).unwrap() > 0, "the server ended: {lines:?}");
+            lines.push(line.trim().to_owned());
+            if lines.last().unwrap().starts_with("certificate fingerprint") {
+                break;
+            }
+        }
+        // Drained, so that the server never waits for us.
+        std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
+        Self { child, lines }
+    }
+
+    fn fingerprint(&self) -> &str {
+        self.lines.last().unwrap().rsplit(' ').next().unwrap()
+    }
+
+    /// Waits for the end of a server that was started with `-1`.
+    fn finish(mut self) -> (i32, String) {
+        let mut output = String::new();
+        std::io::Read::read_to_string(&mut self.child.stdout.take().unwrap(), &mut output).unwrap();
+        (self.child.wait().unwrap().code().unwrap(), output)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn client(port: u16, options: &[&str]) -> Output {
+    Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string()])
+        .args(options)
+        .output()
+        .unwrap()
+}
+
+fn text(octets: &[u8]) -> String {
+    String::from_utf8_lossy(octets).into_owned()
+}
+
+/// A directory that goes away.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("bats-iperf-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("in")).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_test_is_reported_by_both_sides() {
+    let port = free_port();
+    let server = Server::start(port, &["-1"]);
+    let output = client(
+        port,
+        &["-t", "1", "-i", "0.5", "-b", "20", "-P", "2", "--fingerprint", server.fingerprint()],
+    );
+    let report = text(&output.stdout);
+    assert!(output.status.success(), "{report}{}", text(&output.stderr));
+    assert!(
+        report.contains(&format!("Connecting to host 127.0.0.1, port {}", port - 1)),
+        "{report}"
+    );
+    let lines: Vec<&str> = report.lines().collect();
+    let summary = |word: &str| lines.iter().filter(|line| line.ends_with(word)).count();
+    assert_eq!((summary("sender"), summary("receiver")), (3, 3), "{report}");
+    assert!(lines.iter().any(|line| line.starts_with("[SUM]  0.00-0.5")), "{report}");
+    let (code, report) = server.finish();
+    assert_eq!(code, 0, "{report}");
+    assert!(report.contains("Server listening on"), "{report}");
+    assert!(report.contains("Received") && report.contains("(0.00%)"), "{report}");
+}
+
+#[test]
+fn json_has_the_keys_of_iperf3_and_a_limit_is_kept() {
+    let port = free_port();
+    let server = Server::start(port, &["-1", "-J"]);
+    let output = client(port, &["-t", "1", "-i", "0.25", "-b", "16M", "-J"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (code, server_report) = server.finish();
+    assert_eq!(code, 0);
+    let near: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let far: Value = serde_json::from_str(&server_report).unwrap();
+    for report in [&near, &far] {
+        let sent = report["end"]["sum_sent"]["bits_per_second"].as_f64().unwrap();
+        let bytes = report["end"]["sum_received"]["bytes"].as_u64().unwrap();
+        assert_eq!(report["end"]["sum_sent"]["bytes"], bytes, "BRTP loses nothing");
+        assert!(sent > 0.0 && sent < 17.5e6, "{sent}");
+        assert_eq!(report["start"]["test_start"]["protocol"], "BRTP");
+        assert!(report["start"]["connected"][0]["remote_port"].is_u64());
+        assert!(report["start"]["timestamp"]["timesecs"].as_i64().unwrap() > 1_700_000_000);
+        assert!(report["end"]["cpu_utilization_percent"]["host_total"].is_number());
+        let intervals = report["intervals"].as_array().unwrap();
+        assert!((3..=6).contains(&intervals.len()), "{}", intervals.len());
+        let sum: u64 = intervals.iter().map(|x| x["sum"]["bytes"].as_u64().unwrap()).sum();
+        assert!(sum <= bytes && sum * 2 > bytes, "{sum} of {bytes}");
+        assert!(intervals[0]["streams"][0]["openbats"]["path_mtu"].as_u64().unwrap() >= 1_200);
+    }
+}
+
+#[test]
+fn in_reverse_the_server_sends() {
+    let port = free_port();
+    let server = Server::start(port, &["-1"]);
+    let output = client(port, &["-t", "0.5", "-r", "-b", "50", "-J"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(server.finish().0, 0);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["start"]["test_start"]["reverse"], 1);
+    assert_eq!(report["end"]["sum_received"]["sender"], false);
+    let received = report["end"]["streams"][0]["receiver"]["bytes"].as_u64().unwrap();
+    assert!(received > 100_000, "{received}");
+}
+
+#[test]
+fn a_server_serves_one_test_after_the_other_and_several_at_once() {
+    let port = free_port();
+    let _server = Server::start(port, &[]);
+    let options = ["-t", "0.3", "-b", "10"];
+    assert!(client(port, &options).status.success());
+    std::thread::scope(|scope| {
+        let clients: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| client(port, &options).status.success())).collect();
+        assert!(clients.into_iter().all(|client| client.join().unwrap()));
+    });
+}
+
+#[test]
+fn files_arrive_verified_with_several_streams() {
+    let scratch = Scratch::new("files");
+    let port = free_port();
+    let server = Server::start(port, &["-1", "--directory", &scratch.path("in")]);
+    let mut paths = Vec::new();
+    for (name, size) in [("empty", 0), ("small", 10), ("large", 3_000_000)] {
+        let content: Vec<u8> = (0..size).map(|x: u32| (x * 7 + x / 300) as u8).collect();
+        fs::write(scratch.0.join(name), content).unwrap();
+        paths.push(scratch.path(name));
+    }
+    let mut options = vec!["-P", "2", "-J", "-f"];
+    options.extend(paths.iter().map(String::as_str));
+    let output = client(port, &options);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (code, report) = server.finish();
+    assert_eq!(code, 0, "{report}");
+    assert!(report.contains("3 of 3 files verified and stored"), "{report}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for file in report["files"].as_array().unwrap() {
+        let path = PathBuf::from(file["name"].as_str().unwrap());
+        let content = fs::read(&path).unwrap();
+        assert_eq!(
+            fs::read(scratch.0.join("in").join(path.file_name().unwrap())).unwrap(),
+            content
+        );
+        assert_eq!(file["blake3"].as_str().unwrap(), blake3::hash(&content).to_hex().as_str());
+    }
+}
+
+#[test]
+fn a_file_that_exists_is_refused_and_both_sides_say_so() {
+    let scratch = Scratch::new("exists");
+    let port = free_port();
+    let server = Server::start(port, &["-1", "--directory", &scratch.path("in")]);
+    fs::write(scratch.0.join("in/name"), "old").unwrap();
+    fs::write(scratch.0.join("name"), "new").unwrap();
+    let output = client(port, &["-f", &scratch.path("name")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("exists"), "{}", text(&output.stderr));
+    assert_eq!(server.finish().0, 1);
+    assert_eq!(fs::read_to_string(scratch.0.join("in/name")).unwrap(), "old");
+}
+
+#[test]
+fn what_goes_wrong_is_one_sentence_and_a_code() {
+    let port = free_port();
+    let failed = |output: Output, code: i32, words: &str| {
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{errors}");
+        assert!(errors.contains(words), "{errors}");
+    };
+    failed(client(port, &["--connect-timeout", "0.3"]), 1, "no answer from");
+    failed(client(port, &["-f", "/nowhere/file"]), 1, "/nowhere/file");
+    failed(client(port, &["-f", "/tmp"]), 1, "not a regular file");
+    failed(client(port, &["-t", "never"]), 2, "never");
+    failed(client(port, &["-m", "0"]), 2, "not built yet");
+    failed(client(port, &["-I", "nosuch0"]), 1, "nosuch0");
+    let no_host = Command::new(PROGRAM).args(["-c", "no.such.host.invalid"]).output().unwrap();
+    failed(no_host, 1, "no.such.host.invalid");
+
+    let _taken = UdpSocket::bind(("127.0.0.1", port)).unwrap();
+    let server = |options: &[&str]| {
+        let port = port.to_string();
+        Command::new(PROGRAM).args(["-s", "-I", "lo", "-p", &port]).args(options).output().unwrap()
+    };
+    failed(server(&[]), 1, &format!("cannot listen on port {port}"));
+    failed(server(&["--directory", "/nowhere"]), 1, "/nowhere");
+    failed(server(&["--certificate", "/nowhere", "--key", "/nowhere"]), 1, "/nowhere");
+    failed(server(&["-l", "/proc/nowhere/log"]), 1, "/proc/nowhere");
+}
+
+#[test]
+fn a_wrong_fingerprint_is_not_believed() {
+    let port = free_port();
+    let _server = Server::start(port, &[]);
+    let output = client(port, &["-t", "0.3", "--fingerprint", &"00".repeat(32)]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("handshake failed"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_log_file_gets_the_report_too_and_lines_have_times() {
+    let scratch = Scratch::new("log");
+    let port = free_port();
+    let server = Server::start(port, &["-1", "-T", "-l", &scratch.path("new/log")]);
+    assert!(client(port, &["-t", "0.3", "-b", "10"]).status.success());
+    let (_, report) = server.finish();
+    let log = fs::read_to_string(scratch.path("new/log")).unwrap();
+    assert_eq!(log, report);
+    let line = log.lines().find(|line| line.ends_with("receiver")).unwrap();
+    // [HH:MM:SS mmm]  seconds.nanoseconds
+    assert!(line.starts_with('[') && line[14..].starts_with("  "), "{line}");
+    assert_eq!(line.as_bytes()[13], b']', "{line}");
+}
+
+#[test]
+fn a_client_that_vanishes_does_not_end_the_server() {
+    let port = free_port();
+    let server = Server::start(port, &[]);
+    let mut vanishing = Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "60"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    vanishing.kill().unwrap();
+    vanishing.wait().unwrap();
+    assert!(client(port, &["-t", "0.3", "-b", "10"]).status.success());
+    drop(server);
+}
