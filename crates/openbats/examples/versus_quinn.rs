@@ -1,0 +1,175 @@
+//! One stream over loopback: OpenBATS beside quinn, in turn, in the same run.
+//!
+//!     cargo run --release -p openbats --example versus_quinn [SECONDS] [ROUNDS]
+//!
+//! Both encrypt with AES-GCM of the same library, write 64 KiB at a time, and have large windows.
+//! Sender and receiver share the process; the processor time is that of both. What is compared
+//! are the medians; the last line says which is faster.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use openbats::{ClientOptions, Endpoint, Identity, ServerOptions, TransportConfig, Trust, Wait};
+
+const BLOCK: usize = 64 << 10;
+
+/// What a run has carried.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    gigabits_per_second: f64,
+    processor_seconds_per_gigabyte: f64,
+}
+
+/// Measures time and processor time around the arrival of data.
+struct Meter {
+    start: Instant,
+    processor: f64,
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Processor seconds of this process, from the kernel's clock ticks.
+fn processor_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+impl Meter {
+    fn start() -> Self {
+        Self { start: now(), processor: processor_seconds() }
+    }
+
+    fn figures(&self, bytes: u64) -> Figures {
+        let seconds = self.start.elapsed().as_secs_f64();
+        Figures {
+            gigabits_per_second: bytes as f64 * 8.0 / seconds / 1e9,
+            processor_seconds_per_gigabyte: (processor_seconds() - self.processor)
+                / (bytes as f64 / 1e9),
+        }
+    }
+}
+
+fn openbats(length: Duration) -> Result<Figures> {
+    let identity = Identity::generate(&["localhost"])?;
+    let trust = Trust::fingerprint(identity.fingerprint());
+    let transport = TransportConfig { send_budget: 64 << 20, ..TransportConfig::default() };
+    let server = Endpoint::builder()
+        .bind("127.0.0.1:0".parse()?)
+        .server(ServerOptions::new(identity).transport(transport.clone()))
+        .start()?;
+    let client = Endpoint::builder().bind("127.0.0.1:0".parse()?).start()?;
+    let options = ClientOptions::new(trust).transport(transport);
+    let to = client.connect(server.local_addr(), "localhost", options).wait()?;
+    let from = server.accept().wait()?;
+    let meter = Meter::start();
+    let receiving = std::thread::spawn(move || -> Result<u64> {
+        let mut bytes = 0;
+        while let Some(message) = from.recv().wait()? {
+            bytes += message.len() as u64;
+        }
+        Ok(bytes)
+    });
+    let start = now();
+    while start.elapsed() < length {
+        to.send(vec![0x5a; BLOCK]).wait()?;
+    }
+    to.finish().wait()?;
+    let bytes = receiving.join().expect("the receiver does not panic")?;
+    Ok(meter.figures(bytes))
+}
+
+fn quinn_config() -> Arc<quinn::TransportConfig> {
+    let window = quinn::VarInt::from_u32(64 << 20);
+    let mut transport = quinn::TransportConfig::default();
+    transport.stream_receive_window(window).receive_window(window).send_window(64 << 20);
+    Arc::new(transport)
+}
+
+fn quinn(length: Duration) -> Result<Figures> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+        let certificate = made.cert.der().clone();
+        let key = rustls_pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der())
+            .map_err(anyhow::Error::msg)?;
+        let mut server_config =
+            quinn::ServerConfig::with_single_cert(vec![certificate.clone()], key)?;
+        server_config.transport_config(quinn_config());
+        let server = quinn::Endpoint::server(server_config, "127.0.0.1:0".parse()?)?;
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate)?;
+        let mut client_config = quinn::ClientConfig::with_root_certificates(Arc::new(roots))?;
+        client_config.transport_config(quinn_config());
+        let mut client = quinn::Endpoint::client("127.0.0.1:0".parse()?)?;
+        client.set_default_client_config(client_config);
+
+        let address = server.local_addr()?;
+        let accepting = tokio::spawn(async move {
+            let incoming = server.accept().await.context("no connection came")?;
+            Ok::<_, anyhow::Error>((server, incoming.await?))
+        });
+        let to = client.connect(address, "localhost")?.await?;
+        let (_server, from) = accepting.await??;
+        let meter = Meter::start();
+        let receiving = tokio::spawn(async move {
+            let mut stream = from.accept_uni().await?;
+            let mut bytes = 0;
+            while let Some(chunk) = stream.read_chunk(usize::MAX, true).await? {
+                bytes += chunk.bytes.len() as u64;
+            }
+            Ok::<_, anyhow::Error>(bytes)
+        });
+        let mut stream = to.open_uni().await?;
+        let start = now();
+        while start.elapsed() < length {
+            stream.write_chunk(vec![0x5a; BLOCK].into()).await?;
+        }
+        stream.finish()?;
+        let bytes = receiving.await??;
+        Ok(meter.figures(bytes))
+    })
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |default: u64| match arguments.next() {
+        Some(text) => text.parse().with_context(|| format!("'{text}' is no number")),
+        None => Ok(default),
+    };
+    let (seconds, rounds) = (number(3)?, number(5)?.max(1));
+    let length = Duration::from_secs(seconds);
+    let mut all = [Vec::new(), Vec::new()];
+    for round in 1..=rounds {
+        for (name, run, figures) in
+            [("openbats", openbats as fn(Duration) -> Result<Figures>, 0), ("quinn", quinn, 1)]
+        {
+            let result = run(length).with_context(|| format!("{name} failed"))?;
+            println!(
+                "{round} {name:<10} {:>6.2} Gbit/s  {:.2} processor seconds per GB",
+                result.gigabits_per_second, result.processor_seconds_per_gigabyte
+            );
+            all[figures].push(result);
+        }
+    }
+    let medians = all.map(|figures| {
+        let rates = figures.iter().map(|figures| figures.gigabits_per_second).collect();
+        let costs = figures.iter().map(|figures| figures.processor_seconds_per_gigabyte).collect();
+        (median(rates), median(costs))
+    });
+    let [(own, own_cost), (other, other_cost)] = medians;
+    println!(
+        "openbats / quinn: {:.2} of the throughput, {:.2} of the processor time per byte",
+        own / other,
+        own_cost / other_cost
+    );
+    Ok(())
+}
