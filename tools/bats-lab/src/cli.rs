@@ -20,6 +20,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Show BRTP beside TCP over a lossy, long link, with a report
     Demo(DemoOptions),
+    /// Run BRTP over the same links in the lab and in the simulator, and show how they agree
+    Witness(WitnessOptions),
     /// Build a lab: hosts `a` and `b`, relays `r1`, `r2`, ... between them
     Up(UpOptions),
     /// Run a command on a host of a lab
@@ -211,6 +213,19 @@ pub(crate) struct DemoOptions {
     /// Print the figures as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct WitnessOptions {
+    /// Losses in both directions
+    #[arg(long, value_delimiter = ',', default_value = "0,2,5,10", value_parser = units::share)]
+    pub(crate) loss: Vec<f64>,
+    /// One-way delays
+    #[arg(long, value_delimiter = ',', default_value = "10ms,50ms,100ms", value_parser = units::time)]
+    pub(crate) delay: Vec<Duration>,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(2..=300))]
+    pub(crate) seconds: u64,
 }
 
 /// What the demo compares.

@@ -69,6 +69,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Verify(options) => return verify(&home, &options),
         Command::Demo(options) => return demo::run(&home, &options),
+        Command::Witness(options) => return demo::witnesses::run(&home, &options),
         Command::Doctor(options) => return doctor::run(&home, options.json),
         Command::Emulate(options) => {
             let home = Home::at(options.home, options.unprivileged);

@@ -7,6 +7,7 @@ mod pair;
 mod report;
 mod simulator;
 mod tcp;
+pub(crate) mod witnesses;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, IsTerminal, Write};
