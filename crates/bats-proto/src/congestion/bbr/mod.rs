@@ -7,6 +7,7 @@
 
 mod loss_trial;
 mod path_model;
+mod yielding;
 
 use core::time::Duration;
 
@@ -15,6 +16,7 @@ use bats_types::Timestamp;
 use super::{AckSample, Controller};
 use loss_trial::Level;
 use path_model::PathModel;
+use yielding::{View, Yielding};
 
 /// Packets of the first flight, and how long it takes: an eighth of the round trip, within limits.
 /// Its spacing at the receiver is the first sample of the rate.
@@ -51,6 +53,10 @@ const MIN_TRIAL_INTERVAL: Duration = Duration::from_millis(500);
 const STARTUP_LOSS: f64 = 0.15;
 /// A queue that is shorter-lived than this is the hosts' scheduling and not the path's.
 const MIN_FULL: Duration = Duration::from_millis(10);
+/// Rounds that the rate stays below the path's for a queue that does not become empty.
+const MAX_YIELD_ROUNDS: u32 = 6;
+/// Multiple of the jitter below which nothing counts as a queue.
+const QUEUE_JITTER: u32 = 6;
 /// Rounds without a quarter of growth that end start-up.
 const PLATEAU_ROUNDS: u32 = 3;
 
@@ -81,6 +87,8 @@ pub(super) struct Bbr {
     rounds_in_state: u32,
     plateau_rounds: u32,
     bandwidth_at_round: u64,
+    /// What the rate was before the probe, or before its last success.
+    before_up: u64,
     up_gain: f64,
     /// Grows over the round after the first sample, so that the first flight's steady
     /// rate does not turn into a step that overshoots for a whole round.
@@ -89,6 +97,7 @@ pub(super) struct Bbr {
     next_probe: Timestamp,
     next_trial: Timestamp,
     full_since: Option<Timestamp>,
+    yielding: Yielding,
     state_since: Timestamp,
     probes: u64,
     /// After a silence: send carefully until something is heard.
@@ -114,12 +123,14 @@ impl Bbr {
             rounds_in_state: 0,
             plateau_rounds: 0,
             bandwidth_at_round: 0,
+            before_up: 0,
             up_gain: UP_GAIN,
             startup_gain: 1.0,
             first_sample_at: Timestamp::ZERO,
             next_probe: Timestamp::ZERO,
             next_trial: Timestamp::ZERO,
             full_since: None,
+            yielding: Yielding::default(),
             state_since: Timestamp::ZERO,
             probes: 0,
             silent: false,
@@ -147,6 +158,7 @@ impl Bbr {
         self.bandwidth_at_round = self.bandwidth;
         if state == State::Up {
             self.up_gain = UP_GAIN;
+            self.before_up = self.bandwidth;
         }
         if state == State::Cruise {
             // Probes of different connections should not fall together: the interval differs by
@@ -176,12 +188,14 @@ impl Bbr {
 
     /// Queueing delay that means a full link rather than noise.
     fn queue_threshold(&self) -> Duration {
-        (self.min_rtt / 16).clamp(Duration::from_millis(3), Duration::from_millis(12))
+        let queue = (self.min_rtt / 16).clamp(Duration::from_millis(3), Duration::from_millis(12));
+        queue.max(self.path.jitter() * QUEUE_JITTER)
     }
 
     /// Queueing delay below which the queue counts as empty.
     fn empty_threshold(&self) -> Duration {
-        (self.min_rtt / 50).clamp(Duration::from_millis(1), Duration::from_millis(3))
+        let queue = (self.min_rtt / 50).clamp(Duration::from_millis(1), Duration::from_millis(3));
+        queue.max(self.path.jitter() * QUEUE_JITTER / 2)
     }
 
     /// Over which time the rate is measured: short in start-up, where it grows by the moment.
@@ -200,6 +214,49 @@ impl Bbr {
         (self.min_rtt / 10).clamp(Duration::from_millis(3), Duration::from_millis(14))
     }
 
+    /// A delay that does not become shorter when less is sent is the path's.
+    fn tell_path_from_queue(&mut self, sample: &AckSample) {
+        let gain = match self.state {
+            State::Startup | State::Up => 1.0,
+            _ => self.gain(),
+        };
+        // A queue that overflows does not become shorter either.
+        let overflows = self.path.is_suspicious();
+        let standing = self.path.standing_queue(self.standing_span());
+        let longer = self.yielding.on_ack(&View {
+            now: sample.now,
+            standing: if overflows { Duration::ZERO } else { standing },
+            threshold: self.queue_threshold(),
+            gain,
+            min_rtt: self.round_time(),
+            smoothed_rtt: sample.smoothed_rtt,
+            bandwidth: self.bandwidth,
+        });
+        if let Some(longer) = longer {
+            self.path.rebase(longer.by);
+            self.min_rtt = self.path.min_rtt().unwrap_or(self.min_rtt);
+            self.bandwidth = self.bandwidth.max(longer.bandwidth);
+        }
+    }
+
+    /// Pace, as a share of the path's rate.
+    fn gain(&self) -> f64 {
+        match self.state {
+            State::Startup if !self.has_sample => 1.0,
+            State::Startup => self.startup_gain,
+            State::Drain => DRAIN_GAIN,
+            State::Cruise => {
+                // What stands in spite of all is worked off within a few rounds.
+                let standing = self.path.standing_queue(self.standing_span());
+                let excess = standing.saturating_sub(self.empty_threshold());
+                let share = excess.as_secs_f64() / self.min_rtt.as_secs_f64().max(1e-3);
+                CRUISE_GAIN - (share / 2.0).min(0.25)
+            }
+            State::Up => self.up_gain,
+            State::Down => DOWN_GAIN,
+        }
+    }
+
     fn on_round(&mut self, now: Timestamp, app_limited: bool) {
         self.rounds_in_state += 1;
         let grown = self.bandwidth as f64 / self.bandwidth_at_round.max(1) as f64;
@@ -216,10 +273,13 @@ impl Bbr {
                     self.enter(now, State::Drain);
                 }
             }
-            State::Up if self.rounds_in_state >= 2 && grown > 1.1 => {
+            // What is sent faster shows a round trip later, and over a whole one.
+            State::Up if self.rounds_in_state >= 2 && self.bandwidth > self.before_up / 10 * 11 => {
+                self.before_up = self.bandwidth;
+                self.rounds_in_state = 0;
                 self.up_gain = (self.up_gain * 1.25).min(MAX_UP_GAIN);
             }
-            State::Up if self.rounds_in_state >= 2 => self.enter(now, State::Down),
+            State::Up if self.rounds_in_state >= 3 => self.enter(now, State::Down),
             State::Cruise if now >= self.next_trial && self.path.is_suspicious() => {
                 self.next_trial = now + (self.round_time() * 8).max(MIN_TRIAL_INTERVAL);
                 self.enter(now, State::Down);
@@ -238,8 +298,9 @@ impl Controller for Bbr {
     fn on_ack(&mut self, sample: &AckSample) {
         let now = sample.now;
         self.silent = false;
-        self.min_rtt = sample.min_rtt;
         self.path.on_ack(sample);
+        self.min_rtt = self.path.min_rtt().unwrap_or(sample.min_rtt);
+        self.tell_path_from_queue(sample);
         let standing = self.path.standing_queue(self.standing_span());
         let confirmed = self.path.samples_in(self.standing_span()) >= 3;
         let outrun = self.state == State::Startup
@@ -276,7 +337,11 @@ impl Controller for Bbr {
                 self.bandwidth = proven;
             } else if proven > self.bandwidth {
                 self.bandwidth = proven;
-            } else if full_for >= MIN_FULL && self.state != State::Startup && rate.arrived > 0 {
+            } else if full_for >= MIN_FULL
+                && self.state != State::Startup
+                && rate.arrived > 0
+                && rate.changed
+            {
                 // The link is busy and yet slower than believed: believe it.
                 self.bandwidth -= self.bandwidth.saturating_sub(rate.arrived) / 4;
             }
@@ -302,10 +367,14 @@ impl Controller for Bbr {
             State::Drain | State::Down => {
                 let empty = standing <= self.empty_threshold();
                 let waited = now - self.state_since > self.round_time();
-                let too_long = now - self.state_since > self.round_time() * 4;
+                let too_long = now - self.state_since > self.round_time() * MAX_YIELD_ROUNDS;
                 if (empty && waited) || too_long {
                     self.enter(now, State::Cruise);
                 }
+            }
+            State::Cruise if now >= self.next_probe && full => {
+                // Nothing to be found while a queue stands; but is it one?
+                self.enter(now, State::Down);
             }
             State::Cruise if now >= self.next_probe && !sample.app_limited => {
                 self.enter(now, State::Up);
@@ -339,22 +408,8 @@ impl Controller for Bbr {
     }
 
     fn pacing_rate(&self) -> u64 {
-        let gain = match self.state {
-            State::Startup if !self.has_sample => 1.0,
-            State::Startup => self.startup_gain,
-            State::Drain => DRAIN_GAIN,
-            State::Cruise => {
-                // What stands in spite of all is worked off within a few rounds.
-                let standing = self.path.standing_queue(self.standing_span());
-                let excess = standing.saturating_sub(self.empty_threshold());
-                let share = excess.as_secs_f64() / self.min_rtt.as_secs_f64().max(1e-3);
-                CRUISE_GAIN - (share / 2.0).min(0.25)
-            }
-            State::Up => self.up_gain,
-            State::Down => DOWN_GAIN,
-        };
         let silence = if self.silent { 0.5 } else { 1.0 };
-        ((self.bandwidth as f64 * gain * silence) as u64).max(2 * self.packet)
+        ((self.bandwidth as f64 * self.gain() * silence) as u64).max(2 * self.packet)
     }
 
     fn bandwidth(&self) -> u64 {
