@@ -53,6 +53,10 @@ const MIN_TRIAL_INTERVAL: Duration = Duration::from_millis(500);
 const STARTUP_LOSS: f64 = 0.15;
 /// A queue that is shorter-lived than this is the hosts' scheduling and not the path's.
 const MIN_FULL: Duration = Duration::from_millis(10);
+/// Rounds after which a queue that stands although less is sent is looked into, and how much lower
+/// the rate is taken to be at least if it was one.
+const STANDING_ROUNDS: u32 = 8;
+const MIN_STANDING_GAIN: f64 = 0.95;
 /// Rounds that the rate stays below the path's for a queue that does not become empty.
 const MAX_YIELD_ROUNDS: u32 = 6;
 /// Multiple of the jitter below which nothing counts as a queue.
@@ -90,6 +94,10 @@ pub(super) struct Bbr {
     /// What the rate was before the probe, or before its last success.
     before_up: u64,
     up_gain: f64,
+    /// Pace, as a share of the rate believed, at which a queue stood for long.
+    stood_at: Option<f64>,
+    /// The state before was a probe.
+    probed: bool,
     /// Grows over the round after the first sample, so that the first flight's steady
     /// rate does not turn into a step that overshoots for a whole round.
     startup_gain: f64,
@@ -99,6 +107,10 @@ pub(super) struct Bbr {
     full_since: Option<Timestamp>,
     yielding: Yielding,
     state_since: Timestamp,
+    /// Until then the delays seen are those of a queue that is known to be gone.
+    blind_until: Timestamp,
+    /// Arrival of the last acknowledgement.
+    heard_at: Timestamp,
     probes: u64,
     /// After a silence: send carefully until something is heard.
     silent: bool,
@@ -125,6 +137,8 @@ impl Bbr {
             bandwidth_at_round: 0,
             before_up: 0,
             up_gain: UP_GAIN,
+            stood_at: None,
+            probed: false,
             startup_gain: 1.0,
             first_sample_at: Timestamp::ZERO,
             next_probe: Timestamp::ZERO,
@@ -132,6 +146,8 @@ impl Bbr {
             full_since: None,
             yielding: Yielding::default(),
             state_since: Timestamp::ZERO,
+            blind_until: Timestamp::ZERO,
+            heard_at: Timestamp::ZERO,
             probes: 0,
             silent: false,
         }
@@ -152,10 +168,14 @@ impl Bbr {
             self.path.begin_trial(before);
         }
         self.path.set_level(now, level);
+        self.probed = self.state == State::Up;
         self.state = state;
         self.state_since = now;
         self.rounds_in_state = 0;
         self.bandwidth_at_round = self.bandwidth;
+        if state == State::Cruise {
+            self.stood_at = None;
+        }
         if state == State::Up {
             self.up_gain = UP_GAIN;
             self.before_up = self.bandwidth;
@@ -184,6 +204,11 @@ impl Bbr {
     /// What counts as a round trip.
     fn round_time(&self) -> Duration {
         self.min_rtt.max(MIN_ROUND)
+    }
+
+    /// The bandwidth-delay product, in bytes.
+    fn product(&self) -> u64 {
+        (self.bandwidth as f64 * self.min_rtt.as_secs_f64()) as u64
     }
 
     /// Queueing delay that means a full link rather than noise.
@@ -239,12 +264,17 @@ impl Bbr {
         }
     }
 
+    fn is_blind(&self) -> bool {
+        self.heard_at < self.blind_until
+    }
+
     /// Pace, as a share of the path's rate.
     fn gain(&self) -> f64 {
         match self.state {
             State::Startup if !self.has_sample => 1.0,
             State::Startup => self.startup_gain,
             State::Drain => DRAIN_GAIN,
+            State::Cruise if self.is_blind() => CRUISE_GAIN,
             State::Cruise => {
                 // What stands in spite of all is worked off within a few rounds.
                 let standing = self.path.standing_queue(self.standing_span());
@@ -298,6 +328,7 @@ impl Controller for Bbr {
     fn on_ack(&mut self, sample: &AckSample) {
         let now = sample.now;
         self.silent = false;
+        self.heard_at = now;
         self.path.on_ack(sample);
         self.min_rtt = self.path.min_rtt().unwrap_or(sample.min_rtt);
         self.tell_path_from_queue(sample);
@@ -321,6 +352,11 @@ impl Controller for Bbr {
             self.bandwidth = (self.bandwidth as f64 * share) as u64;
             // A large correction may not be the last.
             self.next_trial = now + self.round_time() * 3;
+        }
+
+        if congestive && self.state == State::Down && self.probed {
+            // Lost packets count as passed: what the probe found since its last success is void.
+            self.bandwidth = self.bandwidth.min(self.before_up);
         }
 
         if let Some(rate) = self.path.rate(self.rate_span()) {
@@ -366,14 +402,32 @@ impl Controller for Bbr {
             }
             State::Drain | State::Down => {
                 let empty = standing <= self.empty_threshold();
+                // What is in flight tells of an empty queue a round trip before the delay does.
+                let drained = sample.in_flight <= self.product();
                 let waited = now - self.state_since > self.round_time();
                 let too_long = now - self.state_since > self.round_time() * MAX_YIELD_ROUNDS;
-                if (empty && waited) || too_long {
+                if empty
+                    && waited
+                    && let Some(gain) = self.stood_at.take()
+                {
+                    // Even this pace kept the queue standing, and less does not.
+                    self.bandwidth = (self.bandwidth as f64 * gain.max(MIN_STANDING_GAIN)) as u64;
+                }
+                if drained && (waited || self.state == State::Drain) && self.stood_at.is_none() {
+                    self.enter(now, State::Cruise);
+                    self.blind_until = now + self.round_time();
+                } else if (empty && waited) || too_long {
                     self.enter(now, State::Cruise);
                 }
             }
-            State::Cruise if now >= self.next_probe && full => {
+            State::Cruise
+                if full
+                    && (now >= self.next_probe
+                        || full_for > self.round_time() * STANDING_ROUNDS) =>
+            {
                 // Nothing to be found while a queue stands; but is it one?
+                self.stood_at = Some(self.gain());
+                self.full_since = None;
                 self.enter(now, State::Down);
             }
             State::Cruise if now >= self.next_probe && !sample.app_limited => {
@@ -401,7 +455,7 @@ impl Controller for Bbr {
             State::Startup => self.growth() * 1.5,
             _ => 2.0 * self.up_gain.max(1.0) / UP_GAIN,
         };
-        let product = self.bandwidth as f64 * self.min_rtt.as_secs_f64();
+        let product = self.product() as f64;
         // Acknowledgements come in steps of a few milliseconds.
         let slack = self.bandwidth as f64 * 0.005;
         ((product * gain + slack) as u64).max(FIRST_FLIGHT_PACKETS * self.packet)
