@@ -107,8 +107,14 @@ impl core::fmt::Debug for Identity {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PeerTrust {
-    /// Certificate authorities, DER; the server's name is checked.
-    Authorities(Vec<Vec<u8>>),
+    /// Certificate authorities; the server's name is checked, and that its certificate is valid
+    /// now.
+    Authorities {
+        /// Their certificates, DER.
+        certificates: Vec<Vec<u8>>,
+        /// The time since 1970 that counts as now: like all time it comes from outside.
+        unix_time: Duration,
+    },
     /// SHA-256 fingerprints of the peer's end-entity certificate.
     Fingerprints(Vec<[u8; 32]>),
     /// Anyone. Encrypted, but an active attacker can sit in the middle.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bats_proto::{ClientConfig, PeerTrust, ServerConfig, TransportConfig};
 
@@ -31,7 +32,8 @@ impl Trust {
     /// # Errors
     /// The file cannot be read or holds no certificate.
     pub fn authorities(pem: impl AsRef<Path>) -> Result<Self, IdentityError> {
-        Ok(Self(PeerTrust::Authorities(read_certificates(pem.as_ref())?)))
+        let certificates = read_certificates(pem.as_ref())?;
+        Ok(Self(PeerTrust::Authorities { certificates, unix_time: Duration::ZERO }))
     }
 
     /// Anyone. The connection is encrypted, but an active attacker can sit in the middle.
@@ -63,7 +65,12 @@ impl ClientOptions {
     }
 
     pub(crate) fn into_config(self) -> ClientConfig {
-        ClientConfig { trust: self.trust.0, identity: None, transport: Arc::new(self.transport) }
+        let mut trust = self.trust.0;
+        if let PeerTrust::Authorities { unix_time, .. } = &mut trust {
+            // A clock before 1970 makes every certificate one of the future.
+            *unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        }
+        ClientConfig { trust, identity: None, transport: Arc::new(self.transport) }
     }
 }
 
