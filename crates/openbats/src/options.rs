@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bats_proto::{ClientConfig, PeerTrust, ServerConfig, TransportConfig};
 
+use crate::clock::unix_time;
 use crate::error::IdentityError;
 use crate::identity::{Fingerprint, Identity, read_certificates};
 
@@ -66,9 +67,8 @@ impl ClientOptions {
 
     pub(crate) fn into_config(self) -> ClientConfig {
         let mut trust = self.trust.0;
-        if let PeerTrust::Authorities { unix_time, .. } = &mut trust {
-            // A clock before 1970 makes every certificate one of the future.
-            *unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        if let PeerTrust::Authorities { unix_time: at, .. } = &mut trust {
+            *at = unix_time();
         }
         ClientConfig { trust, identity: None, transport: Arc::new(self.transport) }
     }
