@@ -6,7 +6,11 @@
 //! * [`stream`]: the systematic sliding-window outer code.
 //! * [`recode`]: the RFC 9426 inner code: combinations of packets of one batch.
 //!
-//! `unsafe` stands in `kernel/x86.rs` and in the few lines of `kernel/mod.rs` that call it.
+//! Without the default feature `std` the crate needs `core` and `alloc` only.
+//!
+//! `unsafe` stands in `kernel/x86`, in `kernel/neon.rs`, and in the few lines of `kernel/mod.rs`
+//! that call them.
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![deny(unsafe_code)]
 
 extern crate alloc;
