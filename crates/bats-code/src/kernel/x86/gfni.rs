@@ -37,81 +37,86 @@ unsafe fn pass_avx512<const M: usize>(
     len: usize,
     add: bool,
 ) {
-    // SAFETY: every offset is below `len` rounded to the vectors that it counts; `len` is a
-    // multiple of 64; multipliers as required.
+    // SAFETY: every offset and as many vectors as are computed there lie below `len`, a multiple of
+    // 64; multipliers as required.
     unsafe {
         let mut offset = 0;
+        // With few outputs, more of their vectors: each broadcast serves all of them.
+        if M <= 4 {
+            while offset + 256 <= len {
+                tile_avx512::<M, 4>(multipliers, rows, targets, offset, add);
+                offset += 256;
+            }
+        }
         while offset + 128 <= len {
-            let mut low = [_mm512_setzero_si512(); M];
-            let mut high = [_mm512_setzero_si512(); M];
-            if add {
-                for i in 0..M {
-                    low[i] = _mm512_loadu_si512(targets[i].add(offset).cast());
-                    high[i] = _mm512_loadu_si512(targets[i].add(offset + 64).cast());
-                }
-            }
-            let mut multiplier = multipliers.cast::<i64>();
-            // Two inputs at a time: one three-way exclusive or instead of two, because on many
-            // processors multiplications and additions compete for the same ports.
-            let mut pairs = rows.chunks_exact(2);
-            for pair in &mut pairs {
-                let (x, y) = (pair[0].as_ptr().add(offset), pair[1].as_ptr().add(offset));
-                let x_low = _mm512_loadu_si512(x.cast());
-                let x_high = _mm512_loadu_si512(x.add(64).cast());
-                let y_low = _mm512_loadu_si512(y.cast());
-                let y_high = _mm512_loadu_si512(y.add(64).cast());
-                for i in 0..M {
-                    let by_x = _mm512_set1_epi64(*multiplier.add(i * ROWS_PER_BLOCK));
-                    let by_y = _mm512_set1_epi64(*multiplier.add(i * ROWS_PER_BLOCK + 1));
-                    low[i] = add_two(
-                        low[i],
-                        _mm512_gf2p8affine_epi64_epi8::<0>(x_low, by_x),
-                        _mm512_gf2p8affine_epi64_epi8::<0>(y_low, by_y),
-                    );
-                    high[i] = add_two(
-                        high[i],
-                        _mm512_gf2p8affine_epi64_epi8::<0>(x_high, by_x),
-                        _mm512_gf2p8affine_epi64_epi8::<0>(y_high, by_y),
-                    );
-                }
-                multiplier = multiplier.add(2);
-            }
-            if let [row] = pairs.remainder() {
-                let x = row.as_ptr().add(offset);
-                let x_low = _mm512_loadu_si512(x.cast());
-                let x_high = _mm512_loadu_si512(x.add(64).cast());
-                for i in 0..M {
-                    let by = _mm512_set1_epi64(*multiplier.add(i * ROWS_PER_BLOCK));
-                    low[i] =
-                        _mm512_xor_si512(low[i], _mm512_gf2p8affine_epi64_epi8::<0>(x_low, by));
-                    high[i] =
-                        _mm512_xor_si512(high[i], _mm512_gf2p8affine_epi64_epi8::<0>(x_high, by));
-                }
-            }
-            for i in 0..M {
-                _mm512_storeu_si512(targets[i].add(offset).cast(), low[i]);
-                _mm512_storeu_si512(targets[i].add(offset + 64).cast(), high[i]);
-            }
+            tile_avx512::<M, 2>(multipliers, rows, targets, offset, add);
             offset += 128;
         }
         if offset < len {
-            let mut sum = [_mm512_setzero_si512(); M];
-            if add {
-                for i in 0..M {
-                    sum[i] = _mm512_loadu_si512(targets[i].add(offset).cast());
+            tile_avx512::<M, 1>(multipliers, rows, targets, offset, add);
+        }
+    }
+}
+
+/// `V` vectors from `offset` on of each of the `M` outputs.
+///
+/// # Safety
+/// As [`pass_avx512`]; rows and targets reach to `offset + 64 * V`.
+#[inline]
+#[target_feature(enable = "avx512f,gfni")]
+unsafe fn tile_avx512<const M: usize, const V: usize>(
+    multipliers: *const u64,
+    rows: &[&[u8]],
+    targets: &[*mut u8; 8],
+    offset: usize,
+    add: bool,
+) {
+    // SAFETY: as required of the caller.
+    unsafe {
+        let mut sums = [[_mm512_setzero_si512(); V]; M];
+        if add {
+            for i in 0..M {
+                for v in 0..V {
+                    sums[i][v] = _mm512_loadu_si512(targets[i].add(offset + 64 * v).cast());
                 }
             }
-            let mut multiplier = multipliers.cast::<i64>();
-            for row in rows {
-                let x = _mm512_loadu_si512(row.as_ptr().add(offset).cast());
+        }
+        let mut multiplier = multipliers.cast::<i64>();
+        // Two inputs at a time: one three-way exclusive or instead of two, because on many
+        // processors multiplications and additions compete for the same ports.
+        let mut pairs = rows.chunks_exact(2);
+        for pair in &mut pairs {
+            let (x, y) = (pair[0].as_ptr().add(offset), pair[1].as_ptr().add(offset));
+            let x: [__m512i; V] =
+                core::array::from_fn(|v| _mm512_loadu_si512(x.add(64 * v).cast()));
+            let y: [__m512i; V] =
+                core::array::from_fn(|v| _mm512_loadu_si512(y.add(64 * v).cast()));
+            for i in 0..M {
+                let by_x = _mm512_set1_epi64(*multiplier.add(i * ROWS_PER_BLOCK));
+                let by_y = _mm512_set1_epi64(*multiplier.add(i * ROWS_PER_BLOCK + 1));
+                for v in 0..V {
+                    sums[i][v] = add_two(
+                        sums[i][v],
+                        _mm512_gf2p8affine_epi64_epi8::<0>(x[v], by_x),
+                        _mm512_gf2p8affine_epi64_epi8::<0>(y[v], by_y),
+                    );
+                }
+            }
+            multiplier = multiplier.add(2);
+        }
+        if let [row] = pairs.remainder() {
+            for v in 0..V {
+                let x = _mm512_loadu_si512(row.as_ptr().add(offset + 64 * v).cast());
                 for i in 0..M {
                     let by = _mm512_set1_epi64(*multiplier.add(i * ROWS_PER_BLOCK));
-                    sum[i] = _mm512_xor_si512(sum[i], _mm512_gf2p8affine_epi64_epi8::<0>(x, by));
+                    let product = _mm512_gf2p8affine_epi64_epi8::<0>(x, by);
+                    sums[i][v] = _mm512_xor_si512(sums[i][v], product);
                 }
-                multiplier = multiplier.add(1);
             }
-            for i in 0..M {
-                _mm512_storeu_si512(targets[i].add(offset).cast(), sum[i]);
+        }
+        for i in 0..M {
+            for v in 0..V {
+                _mm512_storeu_si512(targets[i].add(offset + 64 * v).cast(), sums[i][v]);
             }
         }
     }
