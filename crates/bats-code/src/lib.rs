@@ -5,6 +5,7 @@
 //! * [`rows`]: 64-byte-aligned, zero-padded, recycled storage of symbols.
 //! * [`stream`]: the systematic sliding-window outer code.
 //! * [`recode`]: the RFC 9426 inner code: combinations of packets of one batch.
+//! * [`adaptive`]: how many of them a relay sends where nobody reports what arrived.
 //!
 //! Without the default feature `std` the crate needs `core` and `alloc` only.
 //!
@@ -15,6 +16,7 @@
 
 extern crate alloc;
 
+pub mod adaptive;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod gf256;
