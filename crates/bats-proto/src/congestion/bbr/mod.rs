@@ -14,7 +14,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 use super::{AckSample, Controller};
-use loss_trial::Level;
+use loss_trial::{Conclusion, Level};
 use path_model::PathModel;
 use yielding::{View, Yielding};
 
@@ -53,6 +53,14 @@ const MIN_TRIAL_INTERVAL: Duration = Duration::from_millis(500);
 const STARTUP_LOSS: f64 = 0.15;
 /// A queue that is shorter-lived than this is the hosts' scheduling and not the path's.
 const MIN_FULL: Duration = Duration::from_millis(10);
+/// What one trial may take of the rate: losses in bursts can look like overflow.
+const MIN_TRIAL_SHARE: f64 = 0.8;
+/// Loss within a round, beyond the path's own, from which on a much slower link is suspected, and the
+/// share of what should arrive that must not arrive for that.
+const SUDDEN_LOSS: f64 = 0.3;
+const SUDDEN_FALL: f64 = 0.6;
+/// By how much a probe's arrivals may be fewer than they seem, for noise.
+const PROBE_TOLERANCE: f64 = 1.02;
 /// Rounds after which a queue that stands although less is sent is looked into, and how much lower
 /// the rate is taken to be at least if it was one.
 const STANDING_ROUNDS: u32 = 8;
@@ -73,6 +81,15 @@ enum State {
     Down,
 }
 
+/// A sudden fall of what arrives, in octets a second.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// The rate believed before.
+    bandwidth: u64,
+    /// What arrived.
+    arrivals: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Bbr {
     state: State,
@@ -91,8 +108,16 @@ pub(super) struct Bbr {
     rounds_in_state: u32,
     plateau_rounds: u32,
     bandwidth_at_round: u64,
+    /// Octets a second that arrived over the last round.
+    arrivals_at_round: u64,
+    /// The rate was cut, perhaps too far: probe soon.
+    is_doubtful: bool,
+    /// The rate was cut because much less arrived than before.
+    cut: Option<Cut>,
     /// What the rate was before the probe, or before its last success.
     before_up: u64,
+    /// Octets a second that arrived then.
+    arrivals_before_up: u64,
     up_gain: f64,
     /// Pace, as a share of the rate believed, at which a queue stood for long.
     stood_at: Option<f64>,
@@ -103,6 +128,10 @@ pub(super) struct Bbr {
     startup_gain: f64,
     first_sample_at: Timestamp,
     next_probe: Timestamp,
+    /// The probe that a trial came before.
+    due_probe: Option<Timestamp>,
+    /// Rounds in a row in which much less arrived than expected.
+    poor_rounds: u32,
     next_trial: Timestamp,
     full_since: Option<Timestamp>,
     yielding: Yielding,
@@ -135,13 +164,19 @@ impl Bbr {
             rounds_in_state: 0,
             plateau_rounds: 0,
             bandwidth_at_round: 0,
+            arrivals_at_round: 0,
+            is_doubtful: false,
+            cut: None,
             before_up: 0,
+            arrivals_before_up: 0,
             up_gain: UP_GAIN,
             stood_at: None,
             probed: false,
             startup_gain: 1.0,
             first_sample_at: Timestamp::ZERO,
             next_probe: Timestamp::ZERO,
+            due_probe: None,
+            poor_rounds: 0,
             next_trial: Timestamp::ZERO,
             full_since: None,
             yielding: Yielding::default(),
@@ -165,10 +200,18 @@ impl Bbr {
                 State::Startup => self.path.loss_over(self.rate_span()),
                 _ => None,
             };
-            self.path.begin_trial(before);
+            let span = match self.state {
+                State::Startup => self.rate_span(),
+                _ => self.round_time(),
+            };
+            self.path.begin_trial(before, span);
         }
         self.path.set_level(now, level);
         self.probed = self.state == State::Up;
+        if state == State::Down && self.state == State::Cruise {
+            // A trial does not put off the next probe.
+            self.due_probe = Some(self.next_probe).filter(|&at| at > now);
+        }
         self.state = state;
         self.state_since = now;
         self.rounds_in_state = 0;
@@ -179,6 +222,8 @@ impl Bbr {
         if state == State::Up {
             self.up_gain = UP_GAIN;
             self.before_up = self.bandwidth;
+            self.arrivals_before_up =
+                self.path.arrivals(self.round_time()).map_or(0, |(rate, _)| rate);
         }
         if state == State::Cruise {
             // Probes of different connections should not fall together: the interval differs by
@@ -186,9 +231,12 @@ impl Bbr {
             self.probes += 1;
             let spread = (self.probes.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u32;
             let rounds = self.round_time() * 8;
-            self.next_probe = if self.probes == 1 {
-                // Start-up may have ended by mistake: find out soon.
+            let due = self.due_probe.take();
+            self.next_probe = if self.probes == 1 || core::mem::take(&mut self.is_doubtful) {
+                // Start-up may have ended, or the rate may have been cut, by mistake: find out soon.
                 now + self.round_time() * 4
+            } else if let Some(at) = due {
+                at.max(now + self.round_time() * 2)
             } else {
                 now + PROBE_INTERVAL.max(rounds) + PROBE_INTERVAL / 1_280 * spread
             };
@@ -258,9 +306,28 @@ impl Bbr {
             bandwidth: self.bandwidth,
         });
         if let Some(longer) = longer {
+            self.is_doubtful = true;
             self.path.rebase(longer.by);
             self.min_rtt = self.path.min_rtt().unwrap_or(self.min_rtt);
             self.bandwidth = self.bandwidth.max(longer.bandwidth);
+        }
+    }
+
+    /// More is proven by what arrives, not by what is sent: where no queue keeps the excess it is
+    /// lost, and lost packets count as passed.
+    fn probe_ceiling(&self) -> u64 {
+        let arriving = self.path.arrivals(self.round_time()).map_or(0, |(rate, _)| rate);
+        let growth = arriving as f64 / self.arrivals_before_up.max(1) as f64;
+        (self.before_up as f64 * (growth * PROBE_TOLERANCE).max(1.0)) as u64
+    }
+
+    /// Packets whose arrival is seen now were sent faster than the rate: only they can prove more.
+    /// Others that seem to are older than what has been concluded since.
+    fn is_above_rate(&self) -> bool {
+        match self.state {
+            State::Startup | State::Drain | State::Up => true,
+            State::Down => self.probed,
+            State::Cruise => false,
         }
     }
 
@@ -290,6 +357,40 @@ impl Bbr {
     fn on_round(&mut self, now: Timestamp, app_limited: bool) {
         self.rounds_in_state += 1;
         let grown = self.bandwidth as f64 / self.bandwidth_at_round.max(1) as f64;
+        let arrivals = self.path.arrivals(self.round_time());
+        let before = core::mem::replace(&mut self.arrivals_at_round, arrivals.map_or(0, |a| a.0));
+        let own = self.path.own_loss();
+        let expected = self.bandwidth as f64 * (1.0 - own);
+        let is_poor = arrivals.is_some_and(|(arriving, lost)| {
+            lost > own + SUDDEN_LOSS && (arriving as f64) < expected * SUDDEN_FALL
+        }) && !app_limited
+            && self.cut.is_none();
+        self.poor_rounds = if is_poor { self.poor_rounds + 1 } else { 0 };
+        match (self.state, arrivals) {
+            // What is sent in excess is lost where no queue keeps it: more is sent, no more arrives.
+            (State::Startup, Some((now_arriving, lost)))
+                if before > 0
+                    && now - self.first_sample_at > self.round_time() * 2
+                    && lost > STARTUP_LOSS
+                    && !app_limited
+                    && grown > 1.25
+                    && now_arriving < before / 8 * 9 =>
+            {
+                self.bandwidth = now_arriving;
+                self.path.forget_own_loss();
+                self.enter(now, State::Drain);
+            }
+            (State::Cruise, Some((now_arriving, _))) if is_poor && self.poor_rounds >= 2 => {
+                // The link has become much slower, or loses much more. A trial tells which; in the
+                // meantime the worse is assumed.
+                self.cut = Some(Cut { bandwidth: self.bandwidth, arrivals: now_arriving });
+                self.bandwidth = now_arriving;
+                self.is_doubtful = true;
+                self.path.forget_own_loss();
+                self.enter(now, State::Down);
+            }
+            _ => {}
+        }
         match self.state {
             State::Startup => {
                 // Growth shows two round trips after the first sample.
@@ -306,6 +407,7 @@ impl Bbr {
             // What is sent faster shows a round trip later, and over a whole one.
             State::Up if self.rounds_in_state >= 2 && self.bandwidth > self.before_up / 10 * 11 => {
                 self.before_up = self.bandwidth;
+                self.arrivals_before_up = arrivals.map_or(0, |(rate, _)| rate);
                 self.rounds_in_state = 0;
                 self.up_gain = (self.up_gain * 1.25).min(MAX_UP_GAIN);
             }
@@ -348,10 +450,27 @@ impl Controller for Bbr {
             self.full_since = None;
         }
         let full_for = self.full_since.map_or(Duration::ZERO, |since| now - since);
-        if let Some(share) = self.path.conclude_trial() {
-            self.bandwidth = (self.bandwidth as f64 * share) as u64;
-            // A large correction may not be the last.
-            self.next_trial = now + self.round_time() * 3;
+        if let Some(conclusion) = self.path.conclude_trial() {
+            let cut = self.cut.take();
+            let rate = match conclusion {
+                Conclusion::Own(own) => {
+                    // Fewer arrive because more is lost: the link is as fast as before.
+                    if let Some(cut) = cut {
+                        let real = cut.arrivals as f64 / (1.0 - own).max(0.01);
+                        self.bandwidth = self.bandwidth.max(cut.bandwidth.min(real as u64));
+                    }
+                    self.bandwidth as f64
+                }
+                Conclusion::Share(share) => self.bandwidth as f64 * share.max(MIN_TRIAL_SHARE),
+                Conclusion::Overrun(packets) => packets * self.packet as f64,
+            };
+            if (rate as u64) < self.bandwidth {
+                self.bandwidth = rate as u64;
+                self.next_probe = self.next_probe.min(now + self.round_time() * 4);
+                self.is_doubtful = self.state != State::Cruise;
+                // A large correction may not be the last.
+                self.next_trial = now + self.round_time() * 3;
+            }
         }
 
         if congestive && self.state == State::Down && self.probed {
@@ -364,14 +483,14 @@ impl Controller for Bbr {
                 // Bursts may cross a shared link faster than a whole flow could.
                 (self.bandwidth_at_round.max(self.initial) as f64 * MAX_ROUND_GROWTH) as u64
             } else {
-                u64::MAX
+                self.probe_ceiling()
             };
             let proven = rate.proven.min(ceiling);
             if !self.has_sample && !rate.app_limited && rate.proven > 0 {
                 self.has_sample = true;
                 self.first_sample_at = now;
                 self.bandwidth = proven;
-            } else if proven > self.bandwidth {
+            } else if proven > self.bandwidth && self.is_above_rate() {
                 self.bandwidth = proven;
             } else if full_for >= MIN_FULL
                 && self.state != State::Startup
@@ -379,7 +498,7 @@ impl Controller for Bbr {
                 && rate.changed
             {
                 // The link is busy and yet slower than believed: believe it.
-                self.bandwidth -= self.bandwidth.saturating_sub(rate.arrived) / 4;
+                self.bandwidth -= self.bandwidth.saturating_sub(rate.busy) / 4;
             }
             if (full || overflows) && self.state == State::Startup {
                 self.bandwidth = rate.arrived.min(self.bandwidth);
@@ -390,9 +509,8 @@ impl Controller for Bbr {
         let growth = self.growth();
         self.startup_gain = FIRST_GAIN * (growth / FIRST_GAIN).powf(ramp.min(1.0));
         if self.state == State::Startup {
-            // What is lost in the first rounds is not due to us.
-            let level = if ramp < 2.0 { Level::Low } else { Level::High };
-            self.path.set_level(now, level);
+            self.path.set_level(now, Level::High);
+            self.path.note_start(self.rate_span());
         }
         match self.state {
             State::Startup

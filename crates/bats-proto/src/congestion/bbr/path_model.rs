@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
-use super::loss_trial::{Level, LossCount, LossTrial};
+use super::loss_trial::{Conclusion, Level, LossCount, LossTrial};
 use crate::congestion::AckSample;
 
 /// How long a minimum of the one-way delay is believed, in two halves.
@@ -37,6 +37,7 @@ struct Point {
     received_at: Timestamp,
     lost: u64,
     acked: u64,
+    acked_packets: u64,
     queue: Duration,
     /// Sent when there was nothing more to send.
     app_limited: bool,
@@ -49,6 +50,9 @@ pub(super) struct Rate {
     pub(super) arrived: u64,
     /// At most what was sent in the same time: what the path is known to carry.
     pub(super) proven: u64,
+    /// The rate of a link whose queue stands. If that queue becomes longer or shorter, it is exact
+    /// whatever was lost; one that keeps its length may be full.
+    pub(super) busy: u64,
     /// They arrived faster or slower than they were sent, beyond the jitter, or more were lost
     /// than the path loses by itself. Packets that arrive
     /// just as they are sent tell nothing of the link: so they do where it is not busy.
@@ -63,6 +67,7 @@ pub(super) struct PathModel {
     history: VecDeque<Point>,
     lost: u64,
     acked: u64,
+    acked_packets: u64,
     /// Minimum of arrival less departure, on two clocks: current and last half window.
     min_delay: Option<(i64, i64)>,
     /// Minimum of the round-trip time, likewise.
@@ -82,12 +87,42 @@ impl PathModel {
     }
 
     /// What is lost by now is to be compared with what will be lost at a low level.
-    pub(super) fn begin_trial(&mut self, before: Option<LossCount>) {
-        self.trial.begin(before);
+    pub(super) fn begin_trial(&mut self, before: Option<LossCount>, span: Duration) {
+        let arrivals = self.span(span).map(|(older, newest)| {
+            let packets = (newest.acked_packets - older.acked_packets) as f64;
+            packets / (newest.received_at - older.received_at).as_secs_f64()
+        });
+        self.trial.begin(before, arrivals);
+    }
+
+    /// Start-up goes on: what was lost over the last `span` may be the path's own.
+    pub(super) fn note_start(&mut self, span: Duration) {
+        if let Some(loss) = self.loss_over(span) {
+            self.trial.note_start(loss);
+        }
+    }
+
+    /// Octets a second that really arrived over the last `span`, and the share that was lost.
+    pub(super) fn arrivals(&self, span: Duration) -> Option<(u64, f64)> {
+        let (older, newest) = self.span(span)?;
+        let seconds = (newest.received_at - older.received_at).as_secs_f64();
+        let acked = (newest.acked - older.acked) as f64;
+        let lost = (newest.lost - older.lost) as f64;
+        Some(((acked / seconds) as u64, lost / (acked + lost).max(1.0)))
+    }
+
+    /// See [`LossTrial::own_share`].
+    pub(super) fn own_loss(&self) -> f64 {
+        self.trial.own_share()
+    }
+
+    /// See [`LossTrial::forget_own`].
+    pub(super) fn forget_own_loss(&mut self) {
+        self.trial.forget_own();
     }
 
     /// See [`LossTrial::conclude`].
-    pub(super) fn conclude_trial(&mut self) -> Option<f64> {
+    pub(super) fn conclude_trial(&mut self) -> Option<Conclusion> {
         self.trial.conclude()
     }
 
@@ -108,6 +143,7 @@ impl PathModel {
         self.trial.on_ack(sample);
         self.lost += sample.lost_bytes;
         self.acked += sample.acked_bytes;
+        self.acked_packets += sample.acked_packets;
         let delay =
             sample.largest_received_at.as_nanos() as i64 - sample.largest_sent_at.as_nanos() as i64;
         let known = sample.min_rtt.min(sample.rtt);
@@ -132,6 +168,7 @@ impl PathModel {
             received_at: sample.largest_received_at,
             lost: self.lost,
             acked: self.acked,
+            acked_packets: self.acked_packets,
             queue: self.queue_delay,
             app_limited: sample.app_limited,
         });
@@ -207,12 +244,13 @@ impl PathModel {
         let own = bytes * (1.0 - excess);
         let arrival = (newest.received_at - older.received_at).as_secs_f64().max(1e-6);
         let departure = (newest.sent_at - older.sent_at).as_secs_f64();
+        let moved =
+            (arrival - departure).abs() > (departure * SAME_RATE).max(self.jitter * RATE_JITTER);
         Some(Rate {
+            busy: (if moved { bytes } else { own } / arrival) as u64,
             arrived: (own / arrival) as u64,
             proven: (own / arrival.max(departure)) as u64,
-            changed: excess > 0.0
-                || (arrival - departure).abs()
-                    > (departure * SAME_RATE).max(self.jitter * RATE_JITTER),
+            changed: moved || excess > 0.0,
             app_limited,
         })
     }
