@@ -13,6 +13,6 @@ fn bursts_of_eight_leave_most_of_the_capacity() {
         run.seed = seed;
         let outcome = run.run();
         let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link);
-        assert!((0.85..=1.0).contains(&efficiency), "seed {seed}: {efficiency}");
+        assert!((0.8..=1.0).contains(&efficiency), "seed {seed}: {efficiency}");
     }
 }

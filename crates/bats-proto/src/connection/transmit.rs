@@ -175,8 +175,9 @@ impl Connection {
         }
         let size = buffer.len() - start;
         self.sent.on_sent(now, size, ack_eliciting, self.app_limited, contents);
+        // Acknowledgements count, too: the octets of a round are those of all packets.
+        self.controller.on_sent(now, size as u64, self.sent.bytes_in_flight());
         if ack_eliciting {
-            self.controller.on_sent(now, size as u64, self.sent.bytes_in_flight());
             self.arm_probe(now);
         }
     }

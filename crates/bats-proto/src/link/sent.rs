@@ -139,6 +139,7 @@ pub struct SentPackets {
     large_acked_sent_at: Timestamp,
     cumulative_bytes: u64,
     in_flight: u64,
+    acked_bytes: u64,
     eliciting_in_flight: u64,
     reordering: Duration,
     next_skip: u64,
@@ -164,6 +165,7 @@ impl SentPackets {
             large_acked_sent_at: Timestamp::ZERO,
             cumulative_bytes: 0,
             in_flight: 0,
+            acked_bytes: 0,
             eliciting_in_flight: 0,
             reordering: MIN_REORDERING,
             next_skip: 8 + skip_phase % FIRST_SKIP_INTERVAL,
@@ -244,6 +246,11 @@ impl SentPackets {
         self.largest_acked
     }
 
+    /// Bytes of packets acknowledged so far.
+    pub fn bytes_acked(&self) -> u64 {
+        self.acked_bytes
+    }
+
     /// Bytes of ack-eliciting packets neither acknowledged nor lost.
     pub fn bytes_in_flight(&self) -> u64 {
         self.in_flight
@@ -300,6 +307,7 @@ impl SentPackets {
                 }
                 if packet.ack_eliciting {
                     outcome.acked_bytes += u64::from(packet.size);
+                    self.acked_bytes += u64::from(packet.size);
                     outcome.acked_packets += 1;
                 }
                 outcome.largest_size = outcome.largest_size.max(packet.size);

@@ -57,9 +57,9 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
         }
     };
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&figures.json())?);
+        outln!("{}", serde_json::to_string_pretty(&figures.json())?);
     } else {
-        print!("\n{}", figures.table());
+        out!("\n{}", figures.table());
     }
     fs::write(&options.out, report::html(&figures)?)
         .with_context(|| format!("cannot write {}", options.out.display()))?;
@@ -111,7 +111,8 @@ fn in_lab(home: &Home, options: &DemoOptions, link: Link) -> Result<Figures> {
 impl Stage {
     fn say(&self, text: &str) {
         if !self.quiet {
-            println!("{text}");
+            // Whoever does not listen any more still gets the report.
+            let _ = writeln!(std::io::stdout(), "{text}");
         }
     }
 
@@ -152,7 +153,7 @@ impl Stage {
                 if live {
                     bar.set_message(text);
                 } else if !self.quiet {
-                    println!("  {:>3} s  {text}", start.elapsed().as_secs());
+                    outln!("  {:>3} s  {text}", start.elapsed().as_secs());
                 }
             }
             bar.tick();

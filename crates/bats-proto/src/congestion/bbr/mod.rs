@@ -53,6 +53,8 @@ const MIN_TRIAL_INTERVAL: Duration = Duration::from_millis(500);
 const STARTUP_LOSS: f64 = 0.15;
 /// A queue that is shorter-lived than this is the hosts' scheduling and not the path's.
 const MIN_FULL: Duration = Duration::from_millis(10);
+/// What marked packets take of the rate at most, in a round.
+const CE_CUT: f64 = 0.85;
 /// What one trial may take of the rate: losses in bursts can look like overflow.
 const MIN_TRIAL_SHARE: f64 = 0.8;
 /// Loss within a round, beyond the path's own, from which on a much slower link is suspected, and the
@@ -548,6 +550,14 @@ impl Controller for Bbr {
                 self.full_since = None;
                 self.enter(now, State::Down);
             }
+            State::Cruise if sample.ce_packets > 0 && now >= self.next_trial => {
+                // Marked packets are a queue that somebody else sees (RFC 3168, once in a round).
+                let marked = sample.ce_packets.min(sample.acked_packets) as f64;
+                let share = marked / sample.acked_packets.max(1) as f64;
+                self.bandwidth = (self.bandwidth as f64 * (1.0 - share / 2.0).max(CE_CUT)) as u64;
+                self.next_trial = now + self.round_time();
+                self.enter(now, State::Down);
+            }
             State::Cruise if now >= self.next_probe && !sample.app_limited => {
                 self.enter(now, State::Up);
             }
@@ -571,7 +581,8 @@ impl Controller for Bbr {
         }
         let gain = match self.state {
             State::Startup => self.growth() * 1.5,
-            _ => 2.0 * self.up_gain.max(1.0) / UP_GAIN,
+            State::Up => 2.0 * self.up_gain.max(1.0) / UP_GAIN,
+            _ => 2.0,
         };
         let product = self.product() as f64;
         // Acknowledgements come in steps of a few milliseconds.
