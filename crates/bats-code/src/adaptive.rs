@@ -162,7 +162,8 @@ impl RecodingPlan {
     /// `budget` packets a batch on average. `ranks[r]` is the share (or the count: only ratios
     /// matter) of batches that have rank r here; its length is M + 1.
     ///
-    /// Ranks of weight zero get what the worth of a packet elsewhere says they should.
+    /// Ranks of weight zero get what the worth of a packet elsewhere says they should. Time and
+    /// memory grow with M times the packets for the highest rank: some thousand steps for M = 16.
     ///
     /// # Errors
     /// [`AdaptiveError::Ranks`], [`AdaptiveError::Budget`].
@@ -201,7 +202,7 @@ impl RecodingPlan {
             while weights[r] == 0.0
                 && budget > 0.0
                 && count.whole < MAX_PACKETS
-                && reception.gain(count.whole, r) > worth
+                && reception.gain(count.whole, r) >= worth
             {
                 count.whole += 1;
             }

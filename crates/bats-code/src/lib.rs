@@ -25,5 +25,10 @@ pub mod recode;
 pub mod rows;
 pub mod stream;
 
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// Packets of one batch: M of RFC 9426. A coefficient vector has this many octets (q = 256).
 pub const BATCH_SIZE: usize = 16;

@@ -162,6 +162,10 @@ fn without_loss_the_rank_is_sent_and_no_more() {
         RecodingPlan::adaptive(&[0.0, 1.0, 1.0], HopLoss::independent(0.0).unwrap(), 9.0).unwrap();
     assert_eq!((plan.packets(1, 0), plan.packets(2, 0)), (1, 2));
     assert_eq!((plan.average(), plan.expected_rank()), (1.5, 1.5));
+    // Nor of a rank that has not come up yet.
+    let loss = HopLoss::independent(0.0).unwrap();
+    let plan = RecodingPlan::adaptive(&[0.0, 0.0, 1.0, 0.0], loss, 2.0).unwrap();
+    assert_eq!([1, 2, 3].map(|rank| plan.packets(rank, 0)), [1, 2, 3]);
 }
 
 /// Bursts make more packets of few batches less worth: the same budget brings less.

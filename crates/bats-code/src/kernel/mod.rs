@@ -12,7 +12,7 @@ use core::fmt;
 
 use detect::{KINDS, Kind};
 
-use crate::rows::{ALIGNMENT, padded_length};
+use crate::rows::ALIGNMENT;
 
 mod detect;
 #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
@@ -271,13 +271,6 @@ impl Kernel {
             self.product(&part, &segment, &mut windows, to - from, Mode::Overwrite);
             from = to;
         }
-    }
-
-    /// `out ^= factor * row` on padded lengths (coefficients).
-    pub(crate) fn multiply_add(self, factor: u8, row: &[u8], output: &mut [u8]) {
-        let len = row.len().min(output.len());
-        debug_assert_eq!(len, padded_length(len));
-        self.product(&[factor], &[row], &mut [output], len, Mode::Accumulate);
     }
 }
 

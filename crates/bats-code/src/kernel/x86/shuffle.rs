@@ -118,15 +118,15 @@ pub(in crate::kernel) unsafe fn product_avx2(
     len: usize,
     mode: Mode,
 ) {
-    in_blocks!(matrix, rows, outputs, len, mode, pass_avx2, 4, [1 2 3 4], *const u8,
-        |factor: u8| NIBBLES[factor as usize].as_ptr());
+    in_blocks!(matrix, rows, outputs, len, mode, pass_avx2, 4, [1 2 3 4], [u8; 32],
+        |factor: u8| NIBBLES[factor as usize]);
 }
 
 /// # Safety
 /// As [`product_avx2`], and for each of the `M` targets initialised multipliers of all rows.
 #[target_feature(enable = "avx2")]
 unsafe fn pass_avx2<const M: usize>(
-    multipliers: *const *const u8,
+    multipliers: *const [u8; 32],
     rows: &[&[u8]],
     targets: &[*mut u8; 4],
     len: usize,
@@ -155,7 +155,7 @@ unsafe fn pass_avx2<const M: usize>(
                 let x0_high = _mm256_and_si256(_mm256_srli_epi64::<4>(x0), nibble);
                 let x1_high = _mm256_and_si256(_mm256_srli_epi64::<4>(x1), nibble);
                 for i in 0..M {
-                    let table = (*multiplier.add(i * ROWS_PER_BLOCK)).cast::<__m128i>();
+                    let table = multiplier.add(i * ROWS_PER_BLOCK).cast::<__m128i>();
                     let by = _mm256_broadcastsi128_si256(_mm_loadu_si128(table));
                     low[i] = _mm256_xor_si256(low[i], _mm256_shuffle_epi8(by, x0_low));
                     high[i] = _mm256_xor_si256(high[i], _mm256_shuffle_epi8(by, x1_low));
