@@ -5,6 +5,7 @@
 //! * [`rows`]: 64-byte-aligned, zero-padded, recycled storage of symbols.
 //! * [`stream`]: the systematic sliding-window outer code.
 //! * [`recode`]: the RFC 9426 inner code: combinations of packets of one batch.
+//! * [`rfc`]: the block code of RFC 9426, outer and inner, for every M and q of its table.
 //!
 //! `unsafe` stands in `kernel/x86.rs` and in the few lines of `kernel/mod.rs` that call it.
 #![deny(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod fuzzing;
 pub mod gf256;
 pub mod kernel;
 pub mod recode;
+pub mod rfc;
 pub mod rows;
 pub mod stream;
 

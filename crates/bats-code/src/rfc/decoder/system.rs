@@ -1,0 +1,323 @@
+//! The numerical part of the elimination, on coefficients only. Every packet becomes either
+//! *inactive*, or *solved*: a combination of received payloads, of packets solved before, and of
+//! inactive packets. Equations that are left over form the residual system.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::super::echelon::eliminate;
+use super::super::matrix::Matrix;
+use super::super::sampler::Batch;
+use super::residual::Residual;
+use crate::kernel::{Kernel, Mode};
+use crate::rows::padded_length;
+
+/// What is known of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Unknown,
+    /// Number of its expression, in the order of elimination.
+    Solved(u32),
+    /// Number of its column in the residual system.
+    Inactive(u32),
+}
+
+/// Equations of one group, transformed so that the first `pivots` of them give a packet each and
+/// the others have inactive packets only:
+/// row = transformation * payloads + by_solved * solved packets + by_inactive * inactive packets.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// Numbers of the received payloads; none if all are zero (constraints of a precode).
+    pub(super) payloads: Vec<u32>,
+    /// Expressions and columns of the packets in the equations.
+    pub(super) solved: Vec<u32>,
+    pub(super) inactive: Vec<u32>,
+    /// The packets found have the expressions `first .. first + pivots`.
+    pub(super) first: usize,
+    pub(super) pivots: usize,
+    pub(super) rows: usize,
+    /// The three matrices, one line for each row. Without a transformation it is the identity.
+    pub(super) transformation: Option<Vec<u8>>,
+    pub(super) by_solved: Vec<u8>,
+    pub(super) by_inactive: Vec<u8>,
+}
+
+/// Equations to bring in.
+pub(super) struct Equations<'a> {
+    pub(super) batch: &'a Batch,
+    /// For each equation the combination of the batch's columns; `None`: one equation per column.
+    pub(super) vectors: Option<&'a [u8]>,
+    pub(super) payloads: Vec<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct System {
+    kernel: Kernel,
+    states: Vec<State>,
+    /// Row e: how the packet of expression e depends on the inactive packets.
+    expressions: Matrix,
+    solved: usize,
+    /// Inactive packets by column.
+    columns: usize,
+    steps: Vec<Step>,
+    /// (step, row) of each equation of the residual system.
+    leftovers: Vec<(u32, u32)>,
+    residual: Option<Residual>,
+}
+
+impl System {
+    /// All packets unknown, except the `inactive` ones.
+    pub(super) fn new(kernel: Kernel, packets: usize, inactive: &[u32]) -> Self {
+        let mut states = vec![State::Unknown; packets];
+        for (column, &packet) in inactive.iter().enumerate() {
+            states[packet as usize] = State::Inactive(column as u32);
+        }
+        // Room for some more, if matrices have less rank than planned.
+        let width = inactive.len() + 16;
+        Self {
+            kernel,
+            states,
+            expressions: Matrix::zeroed(packets - inactive.len(), width),
+            solved: 0,
+            columns: inactive.len(),
+            steps: Vec::new(),
+            leftovers: Vec::new(),
+            residual: None,
+        }
+    }
+
+    pub(super) fn states(&self) -> &[State] {
+        &self.states
+    }
+
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    pub(super) fn leftovers(&self) -> &[(u32, u32)] {
+        &self.leftovers
+    }
+
+    pub(super) fn residual(&self) -> Option<&Residual> {
+        self.residual.as_ref()
+    }
+
+    pub(super) fn expression(&self, number: usize) -> &[u8] {
+        &self.expressions.row(number)[..self.columns]
+    }
+
+    /// Solved packets.
+    pub(super) fn solved(&self) -> usize {
+        self.solved
+    }
+
+    /// Inactive packets.
+    pub(super) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// How many more independent equations are needed.
+    pub(super) fn missing(&self) -> usize {
+        self.residual.as_ref().map_or(self.columns, Residual::missing)
+    }
+
+    /// Brings groups in, in the order of the plan; whatever is unknown after all became inactive.
+    pub(super) fn build<'a>(&mut self, groups: impl Iterator<Item = Equations<'a>>) {
+        let lines: Vec<Matrix> = groups.map(|equations| self.add(&equations)).collect();
+        for packet in 0..self.states.len() {
+            if self.states[packet] == State::Unknown {
+                self.add_column(packet);
+            }
+        }
+        self.residual = Some(Residual::new(self.kernel, self.columns));
+        self.insert(0, &lines);
+    }
+
+    /// Brings in what was received later.
+    pub(super) fn extend<'a>(&mut self, groups: impl Iterator<Item = Equations<'a>>) {
+        let first = self.leftovers.len();
+        let lines: Vec<Matrix> = groups.map(|equations| self.add(&equations)).collect();
+        self.insert(first, &lines);
+    }
+
+    /// Passes the lines of the leftovers from `first` on to the residual system.
+    fn insert(&mut self, first: usize, lines: &[Matrix]) {
+        let equations: Vec<(u32, &[u8])> =
+            (first as u32..).zip(lines.iter().flat_map(Matrix::iter)).collect();
+        if let Some(residual) = &mut self.residual {
+            residual.insert(&equations);
+        }
+    }
+
+    fn add_column(&mut self, packet: usize) {
+        self.states[packet] = State::Inactive(self.columns as u32);
+        self.columns += 1;
+        if self.columns > self.expressions.stride() {
+            self.expressions = self.expressions.widened(self.columns + 64);
+        }
+    }
+
+    /// Transforms the equations of a group into a step; returns the lines of those left over.
+    fn add(&mut self, equations: &Equations<'_>) -> Matrix {
+        let kernel = self.kernel;
+        let batch = equations.batch;
+        let lines = coefficients(kernel, equations);
+        let n = lines.row_count();
+        let unknown: Vec<usize> = (0..batch.degree())
+            .filter(|&p| self.states[batch.indices()[p] as usize] == State::Unknown)
+            .collect();
+        let mut transformation = None;
+        let mut found = Vec::new();
+        let mut lines = lines;
+        if !unknown.is_empty() {
+            let (matrix, pivots) = solve_for(kernel, &lines, &unknown);
+            let mut transformed = Matrix::zeroed(n, batch.degree());
+            multiply(kernel, &matrix, lines.iter(), &mut transformed);
+            lines = transformed;
+            transformation = Some(matrix);
+            found = pivots;
+        }
+        let first = self.solved;
+        for &position in &found {
+            let packet = batch.indices()[position] as usize;
+            self.states[packet] = State::Solved(self.solved as u32);
+            self.solved += 1;
+        }
+        // Of less rank than the plan hoped for.
+        for &position in &unknown {
+            let packet = batch.indices()[position] as usize;
+            if self.states[packet] == State::Unknown {
+                self.add_column(packet);
+            }
+        }
+        let step = self.step(equations, &lines, first, found.len(), transformation);
+        let left = self.express(&step);
+        let number = self.steps.len() as u32;
+        self.leftovers.extend((step.pivots..n).map(|row| (number, row as u32)));
+        self.steps.push(step);
+        left
+    }
+
+    /// Sorts the coefficients of transformed equations by what is known of the packets.
+    fn step(
+        &self,
+        equations: &Equations<'_>,
+        lines: &Matrix,
+        first: usize,
+        pivots: usize,
+        transformation: Option<Vec<u8>>,
+    ) -> Step {
+        let (mut solved, mut solved_at) = (Vec::new(), Vec::new());
+        let (mut inactive, mut inactive_at) = (Vec::new(), Vec::new());
+        for (position, &packet) in equations.batch.indices().iter().enumerate() {
+            match self.states[packet as usize] {
+                State::Solved(number) if (number as usize) < first => {
+                    solved.push(number);
+                    solved_at.push(position);
+                }
+                State::Inactive(column) => {
+                    inactive.push(column);
+                    inactive_at.push(position);
+                }
+                // Those that this step solves.
+                State::Solved(_) | State::Unknown => {}
+            }
+        }
+        let gather = |positions: &[usize]| {
+            let mut gathered = Vec::with_capacity(lines.row_count() * positions.len());
+            for line in lines.iter() {
+                gathered.extend(positions.iter().map(|&position| line[position]));
+            }
+            gathered
+        };
+        Step {
+            payloads: equations.payloads.clone(),
+            by_solved: gather(&solved_at),
+            by_inactive: gather(&inactive_at),
+            solved,
+            inactive,
+            first,
+            pivots,
+            rows: lines.row_count(),
+            transformation,
+        }
+    }
+
+    /// Computes how the rows of a step depend on the inactive packets: expressions of the packets
+    /// found, and the lines of the others, which are returned.
+    fn express(&mut self, step: &Step) -> Matrix {
+        let mut left = Matrix::zeroed(step.rows - step.pivots, self.expressions.stride());
+        let len = padded_length(self.columns);
+        let stride = self.expressions.stride();
+        let (known, new) = self.expressions.octets_mut().split_at_mut(step.first * stride);
+        let (_, targets) = left.split_mut(0);
+        let mut targets: Vec<&mut [u8]> =
+            new.chunks_exact_mut(stride).take(step.pivots).chain(targets).collect();
+        if !step.solved.is_empty() && len > 0 {
+            let rows: Vec<&[u8]> =
+                step.solved.iter().map(|&e| &known[e as usize * stride..][..stride]).collect();
+            self.kernel.product(&step.by_solved, &rows, &mut targets, len, Mode::Overwrite);
+        }
+        if !step.inactive.is_empty() {
+            for (target, line) in
+                targets.iter_mut().zip(step.by_inactive.chunks_exact(step.inactive.len()))
+            {
+                for (&column, &factor) in step.inactive.iter().zip(line) {
+                    target[column as usize] ^= factor;
+                }
+            }
+        }
+        left
+    }
+}
+
+/// The coefficients of the equations: one line each, over the packets of the batch.
+fn coefficients(kernel: Kernel, equations: &Equations<'_>) -> Matrix {
+    let generator = equations.batch.generator_rows();
+    match equations.vectors {
+        None => generator.widened(generator.stride()),
+        Some(vectors) => {
+            let n = vectors.len() / generator.row_count();
+            let mut lines = Matrix::zeroed(n, generator.stride());
+            multiply(kernel, vectors, generator.iter(), &mut lines);
+            lines
+        }
+    }
+}
+
+/// `product = matrix * rows`.
+fn multiply<'a>(
+    kernel: Kernel,
+    matrix: &[u8],
+    rows: impl Iterator<Item = &'a [u8]>,
+    product: &mut Matrix,
+) {
+    let rows: Vec<&[u8]> = rows.collect();
+    let len = product.stride();
+    let (_, targets) = product.split_mut(0);
+    let mut targets: Vec<&mut [u8]> = targets.collect();
+    kernel.product(matrix, &rows, &mut targets, len, Mode::Overwrite);
+}
+
+/// The matrix that solves the lines for the packets at the `unknown` positions, as far as their
+/// rank goes, and the position that each of its first rows solves.
+fn solve_for(kernel: Kernel, lines: &Matrix, unknown: &[usize]) -> (Vec<u8>, Vec<usize>) {
+    let n = lines.row_count();
+    let origin = padded_length(unknown.len());
+    let mut block = Matrix::zeroed(n, origin + n);
+    for (index, line) in lines.iter().enumerate() {
+        let row = block.row_mut(index);
+        for (x, &position) in row.iter_mut().zip(unknown) {
+            *x = line[position];
+        }
+        row[origin + index] = 1;
+    }
+    let pivots = eliminate(kernel, &mut block, unknown.len());
+    let solving = (0..n).filter(|&row| pivots[row].is_some());
+    let others = (0..n).filter(|&row| pivots[row].is_none());
+    let mut matrix = Vec::with_capacity(n * n);
+    for row in solving.chain(others) {
+        matrix.extend_from_slice(&block.row(row)[origin..origin + n]);
+    }
+    (matrix, pivots.iter().flatten().map(|&pivot| unknown[pivot as usize]).collect())
+}
