@@ -290,7 +290,7 @@ pub fn recoder_run(kernel: Kernel, data: &[u8]) -> usize {
                 let coefficients: Vec<u8> =
                     (0..value % (m + 2)).map(|_| script.next() as u8).collect();
                 // Mistakes are errors; what is none makes a packet.
-                drop(chain[hop % 3].recode(&coefficients, &mut packet));
+                let _ = chain[hop % 3].recode(&coefficients, &mut packet);
             }
             _ => {
                 let hop = hop % 2;
@@ -354,7 +354,7 @@ pub fn garbage_block_run(kernel: Kernel, data: &[u8]) -> Option<bool> {
             let short = &packet[..batch as usize % packet.len()];
             assert_eq!(decoder.push(batch, short), Err(DecodeError::Length));
         }
-        drop(decoder.push(batch, &packet));
+        let _ = decoder.push(batch, &packet);
         if kind & 14 == 4 {
             complete = decoder.decode() == Ok(Progress::Complete);
         }

@@ -49,7 +49,9 @@ pub struct Limits {
 
 impl Limits {
     /// Limits that honest senders keep within: twice the packets that are needed, batches that
-    /// deliver an eighth of their packets, 8192 inactive packets, and 512 MiB beyond the packets.
+    /// deliver an eighth of their packets, 8192 inactive packets; and besides the packets
+    /// themselves memory of 16 MiB and 24 KiB for each packet of the block, enough for dense codes
+    /// up to K = 4000, for mixtures up to K = 20,000, and for every K with a precode.
     #[must_use]
     pub fn for_code(code: &OuterCode, packet_size: usize) -> Self {
         let needed = code.intermediate_packets() as usize;
@@ -58,7 +60,8 @@ impl Limits {
             max_batches: 64 + 8 * max_packets / code.inner_code().batch_size(),
             max_packets,
             max_inactive: 8192,
-            max_bytes: (512 << 20)
+            max_bytes: (16 << 20)
+                + (24 << 10) * needed
                 + RowStore::size(max_packets, packet_size)
                 + 2 * Matrix::size(needed, packet_size),
         }

@@ -82,7 +82,8 @@ fn many_scripts_complete_their_block() {
     let mut random = Random(99);
     let (mut complete, mut incomplete) = (0, 0);
     for _ in 0..600 {
-        let data: Vec<u8> = (0..900).map(|_| random.next() as u8).collect();
+        let len = 100 + random.next() % 500;
+        let data: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
         let report = block_run(Kernel::active(), &data);
         complete += usize::from(report.complete);
         incomplete += usize::from(!report.complete && report.innovative > 20);
