@@ -6,20 +6,20 @@ use bats_code::rfc::{
 };
 
 /// A code, a network, and what the table says of them.
-pub struct Case {
-    pub name: &'static str,
-    pub source_packets: u32,
-    pub batch_size: usize,
-    pub degrees: fn(u32) -> DegreeDistribution,
-    pub precode: bool,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) source_packets: u32,
+    pub(crate) batch_size: usize,
+    pub(crate) degrees: fn(u32) -> DegreeDistribution,
+    pub(crate) precode: bool,
     /// Hops, each of which loses this share; relays recode.
-    pub hops: u32,
-    pub loss_percent: u32,
+    pub(crate) hops: u32,
+    pub(crate) loss_percent: u32,
     /// Mean overhead in the table, and half a unit of its last digit.
-    pub table: Option<f64>,
-    pub table_digit: f64,
-    pub table_inactive: Option<u32>,
-    pub belief_propagation: bool,
+    pub(crate) table: Option<f64>,
+    pub(crate) table_digit: f64,
+    pub(crate) table_inactive: Option<u32>,
+    pub(crate) belief_propagation: bool,
 }
 
 const ONE_HOP: Case = Case {
@@ -49,7 +49,7 @@ fn table_32(_: u32) -> DegreeDistribution {
 }
 
 /// The rows of the table, and what this crate recommends.
-pub const CASES: &[Case] = &[
+pub(crate) const CASES: &[Case] = &[
     Case {
         name: "K=128 dense",
         source_packets: 128,
@@ -161,10 +161,10 @@ impl Dice {
 }
 
 /// What a block needed.
-pub struct Run {
+pub(crate) struct Run {
     /// Packets received beyond K.
-    pub overhead: usize,
-    pub inactive: usize,
+    pub(crate) overhead: usize,
+    pub(crate) inactive: usize,
 }
 
 fn code(case: &Case) -> OuterCode {
@@ -204,7 +204,7 @@ fn arriving(case: &Case, batch_id: u32, dice: &mut Dice) -> Vec<Vec<u8>> {
 }
 
 /// Sends one block; counts the innovative packets that arrive until it is decoded.
-pub fn simulate(case: &Case, number: u32) -> Run {
+pub(crate) fn simulate(case: &Case, number: u32) -> Run {
     let code = code(case);
     let limits =
         Limits { max_packets: 1 << 20, max_batches: 1 << 20, ..Limits::for_code(&code, 1) };
@@ -226,7 +226,7 @@ pub fn simulate(case: &Case, number: u32) -> Run {
 
 /// The same with belief propagation alone: packets beyond K, or `None` if 4 K were not enough. A
 /// batch counts as solvable with as many packets as unknowns, which is wrong once in 250 times.
-pub fn belief_propagation(case: &Case, number: u32) -> Option<usize> {
+pub(crate) fn belief_propagation(case: &Case, number: u32) -> Option<usize> {
     let code = code(case);
     let k = case.source_packets as usize;
     let mut dice = Dice(u64::from(number) << 32);
@@ -265,31 +265,38 @@ pub fn belief_propagation(case: &Case, number: u32) -> Option<usize> {
     }
 }
 
+/// Blocks of which the table's means are taken to be.
+const TABLE_BLOCKS: f64 = 200.0;
+
 /// Mean with twice its standard error, and quantiles.
-pub struct Summary {
-    pub mean: f64,
-    pub error: f64,
-    pub median: f64,
-    pub p95: f64,
+pub(crate) struct Summary {
+    pub(crate) mean: f64,
+    pub(crate) error: f64,
+    pub(crate) median: f64,
+    pub(crate) p95: f64,
+    variance: f64,
+    count: f64,
 }
 
 impl Summary {
-    pub fn of(values: impl Iterator<Item = f64>) -> Self {
+    pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
-        let n = values.len().max(2) as f64;
-        let mean = values.iter().sum::<f64>() / n;
-        let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        let count = values.len().max(2) as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (count - 1.0);
         let quantile = |share: f64| {
             let index = (share * values.len() as f64) as usize;
             values.get(index).or(values.last()).copied().unwrap_or(f64::NAN)
         };
-        let error = 2.0 * (variance / n).sqrt();
-        Self { mean, error, median: quantile(0.5), p95: quantile(0.95) }
+        let error = 2.0 * (variance / count).sqrt();
+        Self { mean, error, median: quantile(0.5), p95: quantile(0.95), variance, count }
     }
 
-    /// Whether a figure that is rounded to `digit` to either side is within the error.
-    pub fn agrees(&self, figure: f64, digit: f64) -> bool {
-        (self.mean - figure).abs() <= self.error + digit
+    /// Whether a figure of the table, rounded by at most `digit`, and this mean may be means of the
+    /// same distribution: they differ by three standard errors at most.
+    pub(crate) fn agrees(&self, figure: f64, digit: f64) -> bool {
+        let error = (self.variance * (1.0 / self.count + 1.0 / TABLE_BLOCKS)).sqrt();
+        (self.mean - figure).abs() <= 3.0 * error + digit
     }
 }

@@ -38,7 +38,9 @@ fn transfer(code: OuterCode, packet_size: usize, loss_percent: u64, recode: bool
         encoder.encode(batch_id, 0, &mut outputs).unwrap();
         if recode {
             let mut relay = super::super::Recoder::new(inner, packet_size, batch_id).unwrap();
-            batch.iter().for_each(|packet| drop(relay.push(packet).unwrap()));
+            for packet in &batch {
+                relay.push(packet).unwrap();
+            }
             batch.iter_mut().for_each(|packet| relay.recode_random(packet).unwrap());
         }
         for packet in &batch {
