@@ -73,7 +73,7 @@ fn block(
         }
         for packet in batch.chunks_exact(len) {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            if (random >> 33) % 10 != 0 {
+            if !(random >> 33).is_multiple_of(10) {
                 received.push((batch_id as u32, packet));
             }
         }

@@ -20,20 +20,7 @@ pub(super) fn eliminate(kernel: Kernel, block: &mut Matrix, width: usize) -> Vec
     let mut factors = Vec::with_capacity(block.row_count());
     for index in 0..block.row_count() {
         let (before, rest) = block.octets_mut().split_at_mut(index * stride);
-        let row = &mut rest[..stride];
-        factors.clear();
-        let mut used: Vec<&[u8]> = Vec::with_capacity(index);
-        for (line, pivot) in before.chunks_exact(stride).zip(&pivots) {
-            if let &Some(pivot) = pivot
-                && row[pivot as usize] != 0
-            {
-                factors.push(row[pivot as usize]);
-                used.push(line);
-            }
-        }
-        if !used.is_empty() {
-            kernel.product(&factors, &used, &mut [&mut *row], stride, Mode::Accumulate);
-        }
+        let (row, behind) = rest.split_at_mut(stride);
         let Some(pivot) = row[..width].iter().position(|&x| x != 0) else { continue };
         if row[pivot] != 1 {
             let inverse = gf256::inv(row[pivot]);
@@ -41,10 +28,11 @@ pub(super) fn eliminate(kernel: Kernel, block: &mut Matrix, width: usize) -> Vec
             kernel.product(&[inverse], &[row], &mut [&mut *scaled], stride, Mode::Overwrite);
             row.copy_from_slice(scaled);
         }
+        // Rows without a pivot are zero up to the width.
         factors.clear();
-        let mut targets: Vec<&mut [u8]> = Vec::with_capacity(index);
-        for (line, other) in before.chunks_exact_mut(stride).zip(&pivots) {
-            if other.is_some() && line[pivot] != 0 {
+        let mut targets: Vec<&mut [u8]> = Vec::with_capacity(pivots.len());
+        for line in before.chunks_exact_mut(stride).chain(behind.chunks_exact_mut(stride)) {
+            if line[pivot] != 0 {
                 factors.push(line[pivot]);
                 targets.push(line);
             }

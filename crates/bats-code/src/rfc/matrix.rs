@@ -90,26 +90,41 @@ impl Matrix {
 /// Rows per piece of a [`RowStore`].
 const ROWS_PER_SLAB: usize = 64;
 
-/// A growing number of rows that never move.
+/// A growing number of rows that never move. Memory is not zeroed before it is written.
 #[derive(Debug)]
 pub(super) struct RowStore {
-    slabs: Vec<Matrix>,
-    width: usize,
+    /// The octets of up to 64 rows, behind as many as bring the first row to its alignment.
+    slabs: Vec<(Vec<u8>, usize)>,
+    stride: usize,
     count: usize,
 }
 
 impl RowStore {
     pub(super) fn new(width: usize) -> Self {
-        Self { slabs: Vec::new(), width, count: 0 }
+        Self { slabs: Vec::new(), stride: padded_length(width.max(1)), count: 0 }
+    }
+
+    fn slab_size(stride: usize) -> usize {
+        ROWS_PER_SLAB * stride + ALIGNMENT - 1
     }
 
     /// Stores a row of at most the width; returns its number.
     pub(super) fn push(&mut self, content: &[u8]) -> u32 {
         if self.count == self.slabs.len() * ROWS_PER_SLAB {
-            self.slabs.push(Matrix::zeroed(ROWS_PER_SLAB, self.width));
+            let mut slab: Vec<u8> = Vec::with_capacity(Self::slab_size(self.stride));
+            let start = match slab.as_ptr().align_offset(ALIGNMENT) {
+                offset if offset < ALIGNMENT => offset,
+                _ => 0,
+            };
+            slab.resize(start, 0);
+            self.slabs.push((slab, start));
         }
-        let row = self.slabs[self.count / ROWS_PER_SLAB].row_mut(self.count % ROWS_PER_SLAB);
-        row[..content.len()].copy_from_slice(content);
+        if let Some((slab, _)) = self.slabs.last_mut() {
+            // Within the capacity, so that rows do not move.
+            let end = slab.len() + self.stride;
+            slab.extend_from_slice(&content[..content.len().min(self.stride)]);
+            slab.resize(end, 0);
+        }
         self.count += 1;
         (self.count - 1) as u32
     }
@@ -121,16 +136,17 @@ impl RowStore {
     /// The row with its padding.
     pub(super) fn row(&self, index: u32) -> &[u8] {
         let index = index as usize;
-        self.slabs[index / ROWS_PER_SLAB].row(index % ROWS_PER_SLAB)
+        let (slab, start) = &self.slabs[index / ROWS_PER_SLAB];
+        &slab[start + index % ROWS_PER_SLAB * self.stride..][..self.stride]
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.slabs.iter().map(Matrix::bytes).sum()
+        self.slabs.len() * Self::slab_size(self.stride)
     }
 
     /// Octets that a store of `rows` rows takes.
     pub(super) fn size(rows: usize, width: usize) -> usize {
-        rows.div_ceil(ROWS_PER_SLAB) * Matrix::size(ROWS_PER_SLAB, width)
+        rows.div_ceil(ROWS_PER_SLAB) * Self::slab_size(padded_length(width.max(1)))
     }
 }
 
@@ -162,6 +178,7 @@ mod tests {
         }
         assert_eq!(store.row(77)[..11], [77, 77, 77, 77, 77, 77, 77, 77, 77, 77, 0]);
         assert_eq!(store.bytes(), RowStore::size(130, 10));
+        assert!((0..130).all(|row| store.row(row).as_ptr() as usize % ALIGNMENT == 0));
         assert_eq!(store.len(), 130);
     }
 }

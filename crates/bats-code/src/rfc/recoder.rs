@@ -9,7 +9,7 @@ use super::apply;
 use super::echelon::VectorSpace;
 use super::matrix::Matrix;
 use super::padding::MAX_PACKET_SIZE;
-use super::parameters::{Field, InnerCode};
+use super::parameters::{Field, InnerCode, MAX_BATCH_SIZE};
 use super::tinymt32::TinyMt32;
 use crate::kernel::Kernel;
 
@@ -114,10 +114,11 @@ impl Recoder {
         if packet.len() != self.packet_len {
             return Err(RecodeError::Length);
         }
-        let mut vector = vec![0; self.inner.batch_size()];
-        self.inner.expand_vector(&packet[..self.inner.vector_len()], &mut vector);
+        let mut buffer = [0; MAX_BATCH_SIZE];
+        let vector = &mut buffer[..self.inner.batch_size()];
+        self.inner.expand_vector(&packet[..self.inner.vector_len()], vector);
         let held = self.rank();
-        if held == self.inner.batch_size() || !self.space.insert(self.kernel, &vector) {
+        if held == self.inner.batch_size() || !self.space.insert(self.kernel, vector) {
             return Ok(false);
         }
         self.packets.row_mut(held)[..packet.len()].copy_from_slice(packet);

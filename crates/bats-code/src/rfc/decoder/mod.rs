@@ -12,7 +12,6 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -20,7 +19,7 @@ use super::cache::BatchCache;
 use super::echelon::VectorSpace;
 use super::matrix::{Matrix, RowStore};
 use super::padding::{MAX_PACKET_SIZE, PaddingError, padding_len};
-use super::parameters::InnerCode;
+use super::parameters::{InnerCode, MAX_BATCH_SIZE};
 use super::sampler::{Batch, OuterCode};
 use crate::kernel::Kernel;
 
@@ -283,8 +282,9 @@ impl Decoder {
         }
         let inner = self.inner_code();
         let (vector, payload) = packet.split_at(inner.vector_len());
-        let mut coefficients = vec![0; inner.batch_size()];
-        inner.expand_vector(vector, &mut coefficients);
+        let mut buffer = [0; MAX_BATCH_SIZE];
+        let coefficients = &mut buffer[..inner.batch_size()];
+        inner.expand_vector(vector, coefficients);
         if coefficients.iter().all(|&x| x == 0) {
             return Ok(Reception::Redundant);
         }
@@ -311,10 +311,10 @@ impl Decoder {
             eliminated: 0,
             degree: code.degree(batch_id) as usize,
         });
-        if !batch.space.insert(self.kernel, &coefficients) {
+        if !batch.space.insert(self.kernel, coefficients) {
             return Ok(Reception::Redundant);
         }
-        batch.vectors.extend_from_slice(&coefficients);
+        batch.vectors.extend_from_slice(coefficients);
         batch.payloads.push(self.store.push(payload));
         self.equations += usize::from(batch.payloads.len() <= batch.degree);
         self.stats.packets += 1;

@@ -31,6 +31,8 @@ struct Planner<'a> {
     /// Active packets of each group.
     remaining: Vec<u32>,
     used: Vec<bool>,
+    /// Unused groups that each packet is in.
+    occurrences: Vec<u32>,
     /// Groups by the number of packets that must become inactive before the group is solvable;
     /// out of date entries are skipped.
     buckets: Vec<Vec<u32>>,
@@ -54,6 +56,7 @@ pub(super) fn plan(groups: &[Group<'_>], packets: usize, inactive_from: usize) -
         planner.used[group as usize] = true;
         let indices = planner.groups[group as usize].indices;
         for &packet in indices {
+            planner.occurrences[packet as usize] -= 1;
             if planner.active[packet as usize] {
                 planner.settle(packet);
             }
@@ -87,9 +90,17 @@ impl<'a> Planner<'a> {
             .iter()
             .map(|group| group.indices.iter().filter(|&&p| active[p as usize]).count() as u32)
             .collect();
-        let used = vec![false; groups.len()];
-        let mut planner =
-            Self { groups, offsets, members, active, remaining, used, buckets: vec![], lowest: 0 };
+        let mut planner = Self {
+            groups,
+            occurrences: (0..packets).map(|p| offsets[p + 1] - offsets[p]).collect(),
+            offsets,
+            members,
+            active,
+            remaining,
+            used: vec![false; groups.len()],
+            buckets: vec![],
+            lowest: 0,
+        };
         for group in 0..groups.len() as u32 {
             planner.enqueue(group);
         }
@@ -130,31 +141,23 @@ impl<'a> Planner<'a> {
     /// Makes packets of a group inactive: those that occur in most of the groups that are left. Few
     /// at a time, because another group may be cheaper soon.
     fn inactivate(&mut self, group: u32, missing: usize, inactive: &mut Vec<u32>) {
-        let mut candidates: Vec<(usize, u32)> = self.groups[group as usize]
+        let mut candidates: Vec<(u32, u32)> = self.groups[group as usize]
             .indices
             .iter()
             .filter(|&&packet| self.active[packet as usize])
-            .map(|&packet| {
-                let used = |&&g: &&u32| !self.used[g as usize];
-                (self.groups_of(packet).iter().filter(used).count(), packet)
-            })
+            .map(|&packet| (self.occurrences[packet as usize], packet))
             .collect();
         let count = missing.div_ceil(8).min(candidates.len());
         if count == 0 {
             return;
         }
-        candidates.select_nth_unstable_by_key(count - 1, |&(degree, packet)| {
-            (core::cmp::Reverse(degree), packet)
+        candidates.select_nth_unstable_by_key(count - 1, |&(occurrences, packet)| {
+            (core::cmp::Reverse(occurrences), packet)
         });
         for &(_, packet) in &candidates[..count] {
             inactive.push(packet);
             self.settle(packet);
         }
-    }
-
-    fn groups_of(&self, packet: u32) -> &[u32] {
-        let packet = packet as usize;
-        &self.members[self.offsets[packet] as usize..self.offsets[packet + 1] as usize]
     }
 
     /// The packet is solved or inactive from now on.

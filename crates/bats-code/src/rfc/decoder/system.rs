@@ -4,6 +4,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::super::echelon::eliminate;
 use super::super::matrix::Matrix;
@@ -160,37 +161,57 @@ impl System {
     /// Transforms the equations of a group into a step; returns the lines of those left over.
     fn add(&mut self, equations: &Equations<'_>) -> Matrix {
         let kernel = self.kernel;
-        let batch = equations.batch;
-        let lines = coefficients(kernel, equations);
+        let indices = equations.batch.indices();
+        let sorted = self.sort(indices);
+        let (s, i) = (sorted.solved.len(), sorted.inactive.len());
+        let mut lines = coefficients(kernel, equations, &sorted.order);
         let n = lines.row_count();
-        let unknown: Vec<usize> = (0..batch.degree())
-            .filter(|&p| self.states[batch.indices()[p] as usize] == State::Unknown)
-            .collect();
+        let unknown = &sorted.order[s + i..];
         let mut transformation = None;
-        let mut found = Vec::new();
-        let mut lines = lines;
+        let mut pivots = Vec::new();
         if !unknown.is_empty() {
-            let (matrix, pivots) = solve_for(kernel, &lines, &unknown);
-            let mut transformed = Matrix::zeroed(n, batch.degree());
+            let matrix;
+            (matrix, pivots) = solve_for(kernel, &lines, s + i..indices.len());
+            let mut transformed = Matrix::zeroed(n, indices.len());
             multiply(kernel, &matrix, lines.iter(), &mut transformed);
             lines = transformed;
             transformation = Some(matrix);
-            found = pivots;
         }
         let first = self.solved;
-        for &position in &found {
-            let packet = batch.indices()[position] as usize;
+        for &pivot in &pivots {
+            let packet = indices[unknown[pivot] as usize] as usize;
             self.states[packet] = State::Solved(self.solved as u32);
             self.solved += 1;
         }
         // Of less rank than the plan hoped for.
-        for &position in &unknown {
-            let packet = batch.indices()[position] as usize;
+        let mut inactive = sorted.inactive;
+        let mut inactive_at: Vec<usize> = (s..s + i).collect();
+        for (at, &position) in (s + i..).zip(unknown) {
+            let packet = indices[position as usize] as usize;
             if self.states[packet] == State::Unknown {
+                inactive.push(self.columns as u32);
+                inactive_at.push(at);
                 self.add_column(packet);
             }
         }
-        let step = self.step(equations, &lines, first, found.len(), transformation);
+        let mut by_solved = Vec::with_capacity(n * s);
+        let mut by_inactive = Vec::with_capacity(n * inactive.len());
+        for line in lines.iter() {
+            by_solved.extend_from_slice(&line[..s]);
+            by_inactive.extend_from_slice(&line[s..s + i]);
+            by_inactive.extend(inactive_at[i..].iter().map(|&at| line[at]));
+        }
+        let step = Step {
+            payloads: equations.payloads.clone(),
+            solved: sorted.solved,
+            inactive,
+            first,
+            pivots: pivots.len(),
+            rows: n,
+            transformation,
+            by_solved,
+            by_inactive,
+        };
         let left = self.express(&step);
         let number = self.steps.len() as u32;
         self.leftovers.extend((step.pivots..n).map(|row| (number, row as u32)));
@@ -198,49 +219,28 @@ impl System {
         left
     }
 
-    /// Sorts the coefficients of transformed equations by what is known of the packets.
-    fn step(
-        &self,
-        equations: &Equations<'_>,
-        lines: &Matrix,
-        first: usize,
-        pivots: usize,
-        transformation: Option<Vec<u8>>,
-    ) -> Step {
-        let (mut solved, mut solved_at) = (Vec::new(), Vec::new());
-        let (mut inactive, mut inactive_at) = (Vec::new(), Vec::new());
-        for (position, &packet) in equations.batch.indices().iter().enumerate() {
+    /// Sorts the packets of a batch by what is known of them.
+    fn sort(&self, indices: &[u32]) -> Sorted {
+        let mut solved = Vec::new();
+        let mut inactive = Vec::new();
+        let mut order = Vec::with_capacity(indices.len());
+        let (mut later, mut last) = (Vec::new(), Vec::new());
+        for (position, &packet) in (0..).zip(indices) {
             match self.states[packet as usize] {
-                State::Solved(number) if (number as usize) < first => {
+                State::Solved(number) => {
                     solved.push(number);
-                    solved_at.push(position);
+                    order.push(position);
                 }
                 State::Inactive(column) => {
                     inactive.push(column);
-                    inactive_at.push(position);
+                    later.push(position);
                 }
-                // Those that this step solves.
-                State::Solved(_) | State::Unknown => {}
+                State::Unknown => last.push(position),
             }
         }
-        let gather = |positions: &[usize]| {
-            let mut gathered = Vec::with_capacity(lines.row_count() * positions.len());
-            for line in lines.iter() {
-                gathered.extend(positions.iter().map(|&position| line[position]));
-            }
-            gathered
-        };
-        Step {
-            payloads: equations.payloads.clone(),
-            by_solved: gather(&solved_at),
-            by_inactive: gather(&inactive_at),
-            solved,
-            inactive,
-            first,
-            pivots,
-            rows: lines.row_count(),
-            transformation,
-        }
+        order.extend(later);
+        order.extend(last);
+        Sorted { solved, inactive, order }
     }
 
     /// Computes how the rows of a step depend on the inactive packets: expressions of the packets
@@ -271,15 +271,29 @@ impl System {
     }
 }
 
-/// The coefficients of the equations: one line each, over the packets of the batch.
-fn coefficients(kernel: Kernel, equations: &Equations<'_>) -> Matrix {
+/// The packets of a batch: expressions of the solved ones, columns of the inactive ones, and all
+/// positions, those of solved packets first, then inactive, then unknown.
+struct Sorted {
+    solved: Vec<u32>,
+    inactive: Vec<u32>,
+    order: Vec<u32>,
+}
+
+/// The coefficients of the equations: one line each, over the packets of the batch in this order.
+fn coefficients(kernel: Kernel, equations: &Equations<'_>, order: &[u32]) -> Matrix {
     let generator = equations.batch.generator_rows();
+    let mut ordered = Matrix::zeroed(generator.row_count(), order.len());
+    for (row, source) in generator.iter().enumerate() {
+        for (x, &position) in ordered.row_mut(row).iter_mut().zip(order) {
+            *x = source[position as usize];
+        }
+    }
     match equations.vectors {
-        None => generator.widened(generator.stride()),
+        None => ordered,
         Some(vectors) => {
             let n = vectors.len() / generator.row_count();
-            let mut lines = Matrix::zeroed(n, generator.stride());
-            multiply(kernel, vectors, generator.iter(), &mut lines);
+            let mut lines = Matrix::zeroed(n, order.len());
+            multiply(kernel, vectors, ordered.iter(), &mut lines);
             lines
         }
     }
@@ -299,25 +313,23 @@ fn multiply<'a>(
     kernel.product(matrix, &rows, &mut targets, len, Mode::Overwrite);
 }
 
-/// The matrix that solves the lines for the packets at the `unknown` positions, as far as their
-/// rank goes, and the position that each of its first rows solves.
-fn solve_for(kernel: Kernel, lines: &Matrix, unknown: &[usize]) -> (Vec<u8>, Vec<usize>) {
-    let n = lines.row_count();
-    let origin = padded_length(unknown.len());
+/// The matrix that solves the lines for the packets in the columns `unknown`, as far as their rank
+/// goes, and the column (counted from the first of these) that each of its first rows solves.
+fn solve_for(kernel: Kernel, lines: &Matrix, unknown: Range<usize>) -> (Vec<u8>, Vec<usize>) {
+    let (n, width) = (lines.row_count(), unknown.len());
+    let origin = padded_length(width);
     let mut block = Matrix::zeroed(n, origin + n);
     for (index, line) in lines.iter().enumerate() {
         let row = block.row_mut(index);
-        for (x, &position) in row.iter_mut().zip(unknown) {
-            *x = line[position];
-        }
+        row[..width].copy_from_slice(&line[unknown.clone()]);
         row[origin + index] = 1;
     }
-    let pivots = eliminate(kernel, &mut block, unknown.len());
+    let pivots = eliminate(kernel, &mut block, width);
     let solving = (0..n).filter(|&row| pivots[row].is_some());
     let others = (0..n).filter(|&row| pivots[row].is_none());
     let mut matrix = Vec::with_capacity(n * n);
     for row in solving.chain(others) {
         matrix.extend_from_slice(&block.row(row)[origin..origin + n]);
     }
-    (matrix, pivots.iter().flatten().map(|&pivot| unknown[pivot as usize]).collect())
+    (matrix, pivots.iter().flatten().map(|&pivot| pivot as usize).collect())
 }
