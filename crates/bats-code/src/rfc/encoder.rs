@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn coded_packets_are_their_definition_for_every_inner_code() {
-        let data: Vec<u8> = (0..700u32).map(|x| (x * x >> 3) as u8).collect();
+        let data: Vec<u8> = (0..700u32).map(|x| (x * x / 8) as u8).collect();
         for inner in InnerCode::all() {
             let t = 101;
             let mut encoder = encoder(&data, t, 5, inner);

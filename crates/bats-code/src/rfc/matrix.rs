@@ -30,7 +30,7 @@ impl Matrix {
 
     /// Octets that a matrix of this shape takes.
     pub(super) fn size(rows: usize, width: usize) -> usize {
-        rows * padded_length(width.max(1)) + ALIGNMENT - 1
+        rows.saturating_mul(padded_length(width.max(1))).saturating_add(ALIGNMENT - 1)
     }
 
     pub(super) fn row_count(&self) -> usize {
@@ -146,7 +146,8 @@ impl RowStore {
 
     /// Octets that a store of `rows` rows takes.
     pub(super) fn size(rows: usize, width: usize) -> usize {
-        rows.div_ceil(ROWS_PER_SLAB) * Self::slab_size(padded_length(width.max(1)))
+        let slab = Self::slab_size(padded_length(width.max(1)));
+        rows.div_ceil(ROWS_PER_SLAB).saturating_mul(slab)
     }
 }
 
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!((matrix.stride(), matrix.row_count()), (128, 5));
         for index in 0..5 {
             matrix.row_mut(index).fill(index as u8 + 1);
-            assert_eq!(matrix.row(index).as_ptr() as usize % ALIGNMENT, 0);
+            assert_eq!(matrix.row(index).as_ptr().align_offset(ALIGNMENT), 0);
         }
         assert!(matrix.iter().zip(1..).all(|(row, value)| row.iter().all(|&x| x == value)));
         let (before, behind) = matrix.split_mut(2);
@@ -178,7 +179,7 @@ mod tests {
         }
         assert_eq!(store.row(77)[..11], [77, 77, 77, 77, 77, 77, 77, 77, 77, 77, 0]);
         assert_eq!(store.bytes(), RowStore::size(130, 10));
-        assert!((0..130).all(|row| store.row(row).as_ptr() as usize % ALIGNMENT == 0));
+        assert!((0..130).all(|row| store.row(row).as_ptr().align_offset(ALIGNMENT) == 0));
         assert_eq!(store.len(), 130);
     }
 }

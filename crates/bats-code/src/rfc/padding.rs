@@ -57,6 +57,9 @@ pub fn pad(space: &mut [u8]) {
     let mut rest = space;
     // MAX_PACKET_SIZE octets use up the values of an octet exactly.
     for value in 1..=255u8 {
+        if rest.is_empty() {
+            return;
+        }
         let (run, others) = rest.split_at_mut(usize::from(value).min(rest.len()));
         run.fill(value);
         rest = others;

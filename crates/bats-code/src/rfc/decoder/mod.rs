@@ -59,10 +59,14 @@ impl Limits {
             max_batches: 64 + 8 * max_packets / code.inner_code().batch_size(),
             max_packets,
             max_inactive: 8192,
-            max_bytes: (16 << 20)
-                + (24 << 10) * needed
-                + RowStore::size(max_packets, packet_size)
-                + 2 * Matrix::size(needed, packet_size),
+            max_bytes: [
+                16 << 20,
+                (24usize << 10).saturating_mul(needed),
+                RowStore::size(max_packets, packet_size),
+                Matrix::size(needed, packet_size).saturating_mul(2),
+            ]
+            .into_iter()
+            .fold(0, usize::saturating_add),
         }
     }
 }
@@ -240,15 +244,16 @@ impl Decoder {
         self.stats
     }
 
-    /// Memory of what was received and decoded, in octets, without the cache of batches and
-    /// without the coefficients of an elimination that waits for more packets.
+    /// Memory that the decoder holds, in octets, without the cache of batches. During
+    /// [`Decoder::decode`] it takes more, but never more than the limit.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let solution = match &self.phase {
+        let phase = match &self.phase {
+            Phase::Collecting { .. } => 0,
+            Phase::Eliminating(system) => system.bytes(),
             Phase::Complete(solution) => solution.bytes(),
-            _ => 0,
         };
-        self.received_bytes() + solution
+        self.received_bytes() + phase
     }
 
     fn received_bytes(&self) -> usize {
@@ -328,6 +333,9 @@ impl Decoder {
     /// # Errors
     /// [`DecodeError::Memory`], [`DecodeError::Inactive`].
     pub fn decode(&mut self) -> Result<Progress, DecodeError> {
+        let received = self.received_bytes();
+        let m = self.inner_code().batch_size();
+        let packets = self.code().intermediate_packets() as usize;
         match &mut self.phase {
             Phase::Complete(_) => return Ok(Progress::Complete),
             Phase::Collecting { needed } => {
@@ -347,6 +355,19 @@ impl Decoder {
                     self.batches.values().map(|b| b.payloads.len() - b.eliminated).sum();
                 if new < system.missing() {
                     return Ok(Progress::Missing(system.missing() - new));
+                }
+                let added = self.batches.values().map(|batch| {
+                    let (n, d) = (batch.payloads.len() - batch.eliminated, batch.degree);
+                    if n == 0 { 0 } else { batch_elimination_bytes(n, d) + structure_bytes(m, d) }
+                });
+                let bytes = received
+                    + system.bytes()
+                    + added.sum::<usize>()
+                    + 2 * new * Matrix::size(1, system.columns() + SPARE_COLUMNS)
+                    + system.columns() * Matrix::size(1, system.columns())
+                    + Matrix::size(packets + 2 * system.columns(), self.packet_size);
+                if bytes > self.limits.max_bytes {
+                    return Err(DecodeError::Memory(bytes));
                 }
                 let (cache, batches) = (&mut self.cache, &self.batches);
                 let fresh: Vec<(Arc<Batch>, &Received)> = batches
@@ -368,11 +389,8 @@ impl Decoder {
         let inactive_from = code.precode().map_or(packets, |p| p.sampled_packets() as usize);
         let constraints = code.precode().map_or_else(Vec::new, |p| p.constraints());
         let m = code.inner_code().batch_size();
-        let structures: usize = self
-            .batches
-            .values()
-            .map(|batch| Matrix::size(m, batch.degree) + 8 * batch.degree)
-            .sum();
+        let structures: usize =
+            self.batches.values().map(|batch| structure_bytes(m, batch.degree)).sum();
         let bytes = self.received_bytes() + structures;
         if bytes > self.limits.max_bytes {
             return Err(DecodeError::Memory(bytes));
@@ -396,15 +414,18 @@ impl Decoder {
             }))
             .collect();
         let plan = plan(&groups, packets, inactive_from);
-        if plan.inactive.len() > self.limits.max_inactive {
-            return Err(DecodeError::Inactive(plan.inactive.len()));
+        let inactive = plan.inactive.len();
+        if inactive > self.limits.max_inactive {
+            return Err(DecodeError::Inactive(inactive));
         }
-        let bytes = bytes + self.elimination_bytes(&groups, packets, plan.inactive.len());
+        // Room for matrices that have less rank than their shape allows.
+        let max_inactive = (inactive + inactive / 4 + SPARE_COLUMNS).min(self.limits.max_inactive);
+        let bytes = bytes + self.elimination_bytes(&groups, packets, max_inactive.min(packets));
         if bytes > self.limits.max_bytes {
             return Err(DecodeError::Memory(bytes));
         }
-        let mut system = System::new(self.kernel, packets, &plan.inactive);
-        system.build(plan.order.iter().map(|&group| {
+        let mut system = System::new(self.kernel, packets, &plan.inactive, max_inactive);
+        let built = system.build(plan.order.iter().map(|&group| {
             let group = group as usize;
             match group.checked_sub(constraints.len()) {
                 None => {
@@ -413,7 +434,7 @@ impl Decoder {
                 Some(index) => received[index].1.equations_from_first(&received[index].0),
             }
         }));
-        Ok(system)
+        built.map(|()| system).map_err(DecodeError::Inactive)
     }
 
     /// What elimination and solution take, in octets.
@@ -422,15 +443,14 @@ impl Decoder {
         let equations: usize = groups.iter().map(|group| group.equations).sum();
         let steps: usize = groups
             .iter()
-            .map(|group| {
-                (group.equations + group.indices.len()) * group.equations + 8 * group.indices.len()
-            })
+            .map(|group| batch_elimination_bytes(group.equations, group.indices.len()))
             .sum();
         let left_over = equations.saturating_sub(packets - inactive);
+        // Twice the expressions, for the moment in which they get more columns.
         steps
-            + Matrix::size(packets, width)
-            + Matrix::size(left_over, width)
-            + left_over * ALIGNMENT_SLACK
+            + 2 * Matrix::size(packets, width)
+            + left_over * Matrix::size(1, width)
+            + left_over * (size_of::<Matrix>() + 8)
             + Residual::size(inactive)
             + Matrix::size(packets, self.packet_size)
             + 2 * Matrix::size(inactive, self.packet_size)
@@ -488,8 +508,18 @@ impl Decoder {
     }
 }
 
-/// Small allocations for each equation left over.
-const ALIGNMENT_SLACK: usize = 128;
+/// Packets that may become inactive beyond the plan and a quarter more.
+const SPARE_COLUMNS: usize = 256;
+
+/// What the structure of a batch takes while the elimination is planned.
+fn structure_bytes(batch_size: usize, degree: usize) -> usize {
+    Matrix::size(batch_size, degree) + 16 * degree
+}
+
+/// An upper bound for what the elimination keeps of `n` equations over `degree` packets.
+fn batch_elimination_bytes(n: usize, degree: usize) -> usize {
+    (n + degree) * n + 4 * (n + 2 * degree) + 256
+}
 
 impl Received {
     fn equations_from_first<'a>(&'a self, batch: &'a Batch) -> Equations<'a> {

@@ -24,7 +24,7 @@ pub(super) struct Plan {
 struct Planner<'a> {
     groups: &'a [Group<'a>],
     /// Groups of packet p: `members[offsets[p]..offsets[p + 1]]`.
-    offsets: Vec<u32>,
+    offsets: Vec<usize>,
     members: Vec<u32>,
     /// Neither solved nor inactive.
     active: Vec<bool>,
@@ -67,7 +67,7 @@ pub(super) fn plan(groups: &[Group<'_>], packets: usize, inactive_from: usize) -
 
 impl<'a> Planner<'a> {
     fn new(groups: &'a [Group<'a>], packets: usize, inactive_from: usize) -> Self {
-        let mut offsets = vec![0u32; packets + 1];
+        let mut offsets = vec![0usize; packets + 1];
         for group in groups {
             for &packet in group.indices {
                 offsets[packet as usize + 1] += 1;
@@ -76,11 +76,11 @@ impl<'a> Planner<'a> {
         for packet in 0..packets {
             offsets[packet + 1] += offsets[packet];
         }
-        let mut members = vec![0; offsets[packets] as usize];
+        let mut members = vec![0; offsets[packets]];
         let mut next = offsets.clone();
         for (number, group) in groups.iter().enumerate() {
             for &packet in group.indices {
-                members[next[packet as usize] as usize] = number as u32;
+                members[next[packet as usize]] = number as u32;
                 next[packet as usize] += 1;
             }
         }
@@ -92,7 +92,7 @@ impl<'a> Planner<'a> {
             .collect();
         let mut planner = Self {
             groups,
-            occurrences: (0..packets).map(|p| offsets[p + 1] - offsets[p]).collect(),
+            occurrences: (0..packets).map(|p| (offsets[p + 1] - offsets[p]) as u32).collect(),
             offsets,
             members,
             active,
@@ -163,8 +163,7 @@ impl<'a> Planner<'a> {
     /// The packet is solved or inactive from now on.
     fn settle(&mut self, packet: u32) {
         self.active[packet as usize] = false;
-        let range =
-            self.offsets[packet as usize] as usize..self.offsets[packet as usize + 1] as usize;
+        let range = self.offsets[packet as usize]..self.offsets[packet as usize + 1];
         for member in range {
             let group = self.members[member];
             self.remaining[group as usize] -= 1;

@@ -45,7 +45,15 @@ impl Residual {
 
     /// Octets that a system of this width takes in the end, records included.
     pub(super) fn size(width: usize) -> usize {
-        2 * Matrix::size(width, width) + 128 * width
+        Matrix::size(width, width).saturating_mul(2).saturating_add(128 * width)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let records = self
+            .records
+            .iter()
+            .map(|record| record.forward.len() + record.backward.len() + 4 * record.used.len());
+        self.rows.bytes() + 4 * self.width + records.sum::<usize>()
     }
 
     /// How many more independent equations are needed.

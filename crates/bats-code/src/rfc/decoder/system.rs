@@ -43,6 +43,16 @@ pub(super) struct Step {
     pub(super) by_inactive: Vec<u8>,
 }
 
+impl Step {
+    fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + 4 * (self.payloads.len() + self.solved.len() + self.inactive.len())
+            + self.transformation.as_ref().map_or(0, Vec::len)
+            + self.by_solved.len()
+            + self.by_inactive.len()
+    }
+}
+
 /// Equations to bring in.
 pub(super) struct Equations<'a> {
     pub(super) batch: &'a Batch,
@@ -60,6 +70,7 @@ pub(super) struct System {
     solved: usize,
     /// Inactive packets by column.
     columns: usize,
+    max_columns: usize,
     steps: Vec<Step>,
     /// (step, row) of each equation of the residual system.
     leftovers: Vec<(u32, u32)>,
@@ -67,8 +78,14 @@ pub(super) struct System {
 }
 
 impl System {
-    /// All packets unknown, except the `inactive` ones.
-    pub(super) fn new(kernel: Kernel, packets: usize, inactive: &[u32]) -> Self {
+    /// All packets unknown, except the `inactive` ones, of which there may be `max_columns` in the
+    /// end.
+    pub(super) fn new(
+        kernel: Kernel,
+        packets: usize,
+        inactive: &[u32],
+        max_columns: usize,
+    ) -> Self {
         let mut states = vec![State::Unknown; packets];
         for (column, &packet) in inactive.iter().enumerate() {
             states[packet as usize] = State::Inactive(column as u32);
@@ -81,6 +98,7 @@ impl System {
             expressions: Matrix::zeroed(packets - inactive.len(), width),
             solved: 0,
             columns: inactive.len(),
+            max_columns,
             steps: Vec::new(),
             leftovers: Vec::new(),
             residual: None,
@@ -122,9 +140,34 @@ impl System {
         self.residual.as_ref().map_or(self.columns, Residual::missing)
     }
 
+    /// Memory of the system, in octets.
+    pub(super) fn bytes(&self) -> usize {
+        self.expressions.bytes()
+            + 8 * (self.states.len() + self.leftovers.len())
+            + self.steps.iter().map(Step::bytes).sum::<usize>()
+            + self.residual.as_ref().map_or(0, Residual::bytes)
+    }
+
     /// Brings groups in, in the order of the plan; whatever is unknown after all became inactive.
-    pub(super) fn build<'a>(&mut self, groups: impl Iterator<Item = Equations<'a>>) {
-        let lines: Vec<Matrix> = groups.map(|equations| self.add(&equations)).collect();
+    ///
+    /// # Errors
+    /// More than `max_columns` packets would be inactive: how many at least. Vectors that a sender
+    /// of garbage chooses can have less rank than any plan foresees.
+    pub(super) fn build<'a>(
+        &mut self,
+        groups: impl Iterator<Item = Equations<'a>>,
+    ) -> Result<(), usize> {
+        let mut lines = Vec::new();
+        for equations in groups {
+            lines.push(self.add(&equations));
+            if self.columns > self.max_columns {
+                return Err(self.columns);
+            }
+        }
+        let unknown = self.states.iter().filter(|&&state| state == State::Unknown).count();
+        if self.columns + unknown > self.max_columns {
+            return Err(self.columns + unknown);
+        }
         for packet in 0..self.states.len() {
             if self.states[packet] == State::Unknown {
                 self.add_column(packet);
@@ -132,6 +175,7 @@ impl System {
         }
         self.residual = Some(Residual::new(self.kernel, self.columns));
         self.insert(0, &lines);
+        Ok(())
     }
 
     /// Brings in what was received later.
