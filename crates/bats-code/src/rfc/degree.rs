@@ -70,17 +70,21 @@ impl DegreeDistribution {
     /// of a transport.
     #[must_use]
     pub fn table(table: Table) -> Self {
-        Self::scaled(table, 1, 1, None)
+        Self::scaled(table, 1, 1, (1, 0), None)
     }
 
     /// 4/5 a table and 1/5 degree K/2: few packets of overhead from K = 512 on without a precode.
     #[must_use]
     pub fn mixture(table: Table, source_packets: u32) -> Self {
-        Self::scaled(table, 1, 1, Some(source_packets))
+        Self::scaled(table, 1, 1, (4, 1), Some(source_packets / 2))
     }
 
-    /// What to use when nothing better is known: dense for K up to [`MAX_DENSE`], else 4/5 the
-    /// table for M and 1/5 degree K/2; with a precode the table alone.
+    /// What to use when nothing better is known.
+    ///
+    /// Without a precode: dense for K up to [`MAX_DENSE`]; else a table and degree K/2 in the
+    /// proportion that makes the mean degree M ln(20 K), with which 0.05 source packets remain in
+    /// no batch when K packets have arrived; dense again if that needs more than degree K/2. With a
+    /// precode the table alone.
     ///
     /// The degrees of the tables are scaled up, by 5/4 and for M = 32 by 3/2: fewer batches are
     /// enough when fewer packets are lost than a table was made for, and then its degrees leave
@@ -89,8 +93,9 @@ impl DegreeDistribution {
     /// degrees grow like M.
     #[must_use]
     pub fn recommended(batch_size: usize, source_packets: u32, precode: bool) -> Self {
-        if source_packets <= MAX_DENSE && !precode {
-            return Self::dense(source_packets);
+        let k = source_packets.clamp(1, MAX_DEGREE);
+        if k <= MAX_DENSE && !precode {
+            return Self::dense(k);
         }
         let (table, times, over) = match batch_size {
             0..=4 => (Table::M8OneHop, 5, 8),
@@ -100,19 +105,34 @@ impl DegreeDistribution {
             33..=64 => (Table::M32FourHops, 3, 1),
             _ => (Table::M32FourHops, 6, 1),
         };
-        Self::scaled(table, times, over, (!precode).then_some(source_packets))
+        if precode {
+            return Self::scaled(table, times, over, (1, 0), None);
+        }
+        let (sum, weighted) = table
+            .weights()
+            .iter()
+            .fold((0, 0), |(sum, all), &(degree, weight)| (sum + weight, all + degree * weight));
+        let mean = weighted / sum * times / over;
+        let needed = batch_size as u32 * ln_256(20 * k) / 256;
+        let half = k / 2;
+        if half <= mean || needed >= half {
+            return Self::dense(k);
+        }
+        let part = needed.saturating_sub(mean);
+        Self::scaled(table, times, over, (half - mean - part, part), Some(half))
     }
 
-    /// A table with its degrees times `times / over` (rounded up), and a fifth of the weight on
-    /// half of `half_of`.
-    fn scaled(table: Table, times: u32, over: u32, half_of: Option<u32>) -> Self {
+    /// A table with its degrees times `times / over` (rounded up) and another degree; `parts` are
+    /// the shares of the two.
+    fn scaled(table: Table, times: u32, over: u32, parts: (u32, u32), other: Option<u32>) -> Self {
         let weights = table.weights();
         let sum: u32 = weights.iter().map(|&(_, weight)| weight).sum();
-        let pairs =
-            weights.iter().map(|&(degree, weight)| ((degree * times).div_ceil(over), 4 * weight));
-        let half = half_of.map(|k| ((k / 2).clamp(1, MAX_DEGREE), sum));
+        let pairs = weights
+            .iter()
+            .map(|&(degree, weight)| ((degree * times).div_ceil(over), weight * parts.0));
+        let other = other.map(|degree| (degree.clamp(1, MAX_DEGREE), sum * parts.1));
         // The tables are valid, which a test proves; a dense code is the harmless way out.
-        Self::from_pairs(pairs.chain(half)).unwrap_or_else(|_| Self::dense(MAX_DEGREE))
+        Self::from_pairs(pairs.chain(other)).unwrap_or_else(|_| Self::dense(MAX_DEGREE))
     }
 
     /// Pairs of degree and weight, degrees rising.
@@ -144,6 +164,14 @@ impl DegreeDistribution {
     }
 }
 
+/// 256 ln x for x of at least 1, within 16; in integers, because both ends must get the same.
+fn ln_256(x: u32) -> u32 {
+    let exponent = x.ilog2();
+    // Linear between powers of two.
+    let fraction = ((u64::from(x) << 8) >> exponent) as u32 - 256;
+    (exponent * 256 + fraction) * 693 / 1000
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec::Vec;
@@ -169,6 +197,26 @@ mod tests {
     }
 
     #[test]
+    fn logarithms_in_integers() {
+        for x in (1..3000).chain([65_535, 20 * 65_535, u32::MAX]) {
+            let error = f64::from(ln_256(x)) - 256.0 * f64::from(x).ln();
+            assert!(error.abs() <= 17.0, "{x}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_recommendation_is_valid() {
+        for m in [4, 8, 16, 32, 64, 128] {
+            for k in (1..3000).chain((3000..=65_535).step_by(997)).chain([65_535]) {
+                for precode in [false, true] {
+                    let degrees = DegreeDistribution::recommended(m, k, precode);
+                    assert_ne!(degrees, DegreeDistribution::dense(MAX_DEGREE), "{m} {k}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn pairs_are_what_was_given() {
         let degrees =
             DegreeDistribution::from_pairs([(7, 2), (3, 1), (0, 5), (7, 4), (9, 0)]).unwrap();
@@ -189,9 +237,13 @@ mod tests {
     #[test]
     fn recommendations_have_the_documented_means() {
         let mean = |m, k, precode| DegreeDistribution::recommended(m, k, precode).mean(k);
+        for (m, k) in [(16, 1024), (16, 65_535), (32, 1600), (128, 5000), (4, 513), (64, 3000)] {
+            let needed = m as f64 * (20.0 * f64::from(k)).ln();
+            let mean = mean(m, k, false);
+            assert!((mean / needed - 1.0).abs() < 0.06, "M = {m}, K = {k}: {mean}, not {needed}");
+        }
         assert!((mean(16, 512, false) - 512.0).abs() < 1e-9);
-        assert!((mean(16, 1024, false) - (0.8 * 73.1 + 0.2 * 512.0)).abs() < 1.0);
-        assert!((mean(16, 65_535, false) - (0.8 * 73.1 + 0.2 * 32_767.0)).abs() < 1.0);
+        assert!((mean(128, 1600, false) - 1600.0).abs() < 1e-9);
         assert!((mean(32, 8000, true) - 1.5 * 93.8).abs() < 1.0);
         assert!((mean(128, 8000, true) - 6.0 * 93.8).abs() < 1.0);
         assert!((mean(4, 8000, true) - 18.7).abs() < 1.0);
