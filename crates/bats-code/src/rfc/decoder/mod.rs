@@ -13,108 +13,26 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
 
 use super::cache::BatchCache;
 use super::echelon::VectorSpace;
 use super::matrix::{Matrix, RowStore};
-use super::padding::{MAX_PACKET_SIZE, PaddingError, padding_len};
+use super::padding::{MAX_PACKET_SIZE, padding_len};
 use super::parameters::{InnerCode, MAX_BATCH_SIZE};
 use super::sampler::{Batch, OuterCode};
 use crate::kernel::Kernel;
 
+mod limits;
 mod plan;
 mod residual;
 mod solve;
 mod system;
 
+pub use limits::{DecodeError, Limits};
 use plan::{Group, plan};
 use residual::Residual;
 use solve::{Solution, solve};
 use system::{Equations, System};
-
-/// What a decoder may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Batches of which a packet was received.
-    pub max_batches: usize,
-    /// Innovative packets.
-    pub max_packets: usize,
-    /// Inactive packets: the work of decoding grows like their number cubed.
-    pub max_inactive: usize,
-    /// Memory in octets, for everything but the cached batches, whose cache has its own limit.
-    pub max_bytes: usize,
-}
-
-impl Limits {
-    /// Limits that honest senders keep within: twice the packets that are needed, batches that
-    /// deliver an eighth of their packets, 8192 inactive packets; and besides the packets
-    /// themselves memory of 16 MiB and 24 KiB for each packet of the block, enough for dense codes
-    /// up to K = 4000, for mixtures up to K = 20,000, and for every K with a precode.
-    #[must_use]
-    pub fn for_code(code: &OuterCode, packet_size: usize) -> Self {
-        let needed = code.intermediate_packets() as usize;
-        let max_packets = 2 * needed + 1024;
-        Self {
-            max_batches: 64 + 8 * max_packets / code.inner_code().batch_size(),
-            max_packets,
-            max_inactive: 8192,
-            max_bytes: [
-                16 << 20,
-                (24usize << 10).saturating_mul(needed),
-                RowStore::size(max_packets, packet_size),
-                Matrix::size(needed, packet_size).saturating_mul(2),
-            ]
-            .into_iter()
-            .fold(0, usize::saturating_add),
-        }
-    }
-}
-
-/// Why a packet was not taken, or a block not decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DecodeError {
-    /// T is 0 or above [`MAX_PACKET_SIZE`].
-    PacketSize,
-    /// A packet has not CO + T octets.
-    Length,
-    /// The limit on batches is reached.
-    Batches,
-    /// The limit on packets is reached.
-    Packets,
-    /// The elimination would need more inactive packets than the limit allows: this many. It is
-    /// tried again when more packets have arrived.
-    Inactive(usize),
-    /// The decoder would need more memory than the limit allows: this many octets. A decoder that
-    /// was made tries again when more packets have arrived.
-    Memory(usize),
-    /// The block is not decoded yet.
-    Incomplete,
-    /// The block is decoded but does not end in padding: a packet was forged or the parameters are
-    /// not those of the encoder.
-    Padding(PaddingError),
-    /// The output is shorter than the block.
-    OutputSize,
-}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PacketSize => f.write_str("the size of a source packet is out of range"),
-            Self::Length => f.write_str("a coded packet has CO + T octets"),
-            Self::Batches => f.write_str("more batches than the decoder may hold"),
-            Self::Packets => f.write_str("more packets than the decoder may hold"),
-            Self::Inactive(count) => write!(f, "{count} inactive packets are above the limit"),
-            Self::Memory(bytes) => write!(f, "{bytes} octets of memory are above the limit"),
-            Self::Incomplete => f.write_str("the block is not decoded yet"),
-            Self::Padding(error) => error.fmt(f),
-            Self::OutputSize => f.write_str("the output is shorter than the block"),
-        }
-    }
-}
-
-impl core::error::Error for DecodeError {}
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +46,8 @@ pub enum Reception {
 /// How far a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// At least this many more innovative packets are needed, 1 or more.
+    /// At least this many more innovative packets are needed, 1 or more; after
+    /// [`DecodeError::Inactive`] or [`DecodeError::Memory`], before it is tried again.
     Missing(usize),
     /// The block is decoded.
     Complete,
@@ -179,6 +98,8 @@ pub struct Decoder {
     phase: Phase,
     /// Equations that may be independent: no batch gives more than its degree.
     equations: usize,
+    /// Packets that the elimination has.
+    eliminated: usize,
     stats: DecoderStats,
 }
 
@@ -218,6 +139,7 @@ impl Decoder {
             store: RowStore::new(packet_size),
             phase: Phase::Collecting { needed },
             equations: 0,
+            eliminated: 0,
             stats: DecoderStats::default(),
         })
     }
@@ -351,8 +273,7 @@ impl Decoder {
                 self.phase = Phase::Eliminating(system);
             }
             Phase::Eliminating(system) => {
-                let new: usize =
-                    self.batches.values().map(|b| b.payloads.len() - b.eliminated).sum();
+                let new = self.store.len() - self.eliminated;
                 if new < system.missing() {
                     return Ok(Progress::Missing(system.missing() - new));
                 }
@@ -360,12 +281,14 @@ impl Decoder {
                     let (n, d) = (batch.payloads.len() - batch.eliminated, batch.degree);
                     if n == 0 { 0 } else { batch_elimination_bytes(n, d) + structure_bytes(m, d) }
                 });
-                let bytes = received
-                    + system.bytes()
-                    + added.sum::<usize>()
-                    + 2 * new * Matrix::size(1, system.columns() + SPARE_COLUMNS)
-                    + system.columns() * Matrix::size(1, system.columns())
-                    + Matrix::size(packets + 2 * system.columns(), self.packet_size);
+                let bytes = total([
+                    received,
+                    system.bytes(),
+                    total(added),
+                    (2 * new).saturating_mul(Matrix::size(1, system.columns() + SPARE_COLUMNS)),
+                    Matrix::size(system.columns(), system.columns()),
+                    Matrix::size(packets + 2 * system.columns(), self.packet_size),
+                ]);
                 if bytes > self.limits.max_bytes {
                     return Err(DecodeError::Memory(bytes));
                 }
@@ -379,6 +302,7 @@ impl Decoder {
             }
         }
         self.batches.values_mut().for_each(|batch| batch.eliminated = batch.payloads.len());
+        self.eliminated = self.store.len();
         self.finish()
     }
 
@@ -389,9 +313,8 @@ impl Decoder {
         let inactive_from = code.precode().map_or(packets, |p| p.sampled_packets() as usize);
         let constraints = code.precode().map_or_else(Vec::new, |p| p.constraints());
         let m = code.inner_code().batch_size();
-        let structures: usize =
-            self.batches.values().map(|batch| structure_bytes(m, batch.degree)).sum();
-        let bytes = self.received_bytes() + structures;
+        let structures = self.batches.values().map(|batch| structure_bytes(m, batch.degree));
+        let bytes = self.received_bytes().saturating_add(total(structures));
         if bytes > self.limits.max_bytes {
             return Err(DecodeError::Memory(bytes));
         }
@@ -420,7 +343,8 @@ impl Decoder {
         }
         // Room for matrices that have less rank than their shape allows.
         let max_inactive = (inactive + inactive / 4 + SPARE_COLUMNS).min(self.limits.max_inactive);
-        let bytes = bytes + self.elimination_bytes(&groups, packets, max_inactive.min(packets));
+        let elimination = self.elimination_bytes(&groups, packets, max_inactive.min(packets));
+        let bytes = bytes.saturating_add(elimination);
         if bytes > self.limits.max_bytes {
             return Err(DecodeError::Memory(bytes));
         }
@@ -441,19 +365,19 @@ impl Decoder {
     fn elimination_bytes(&self, groups: &[Group<'_>], packets: usize, inactive: usize) -> usize {
         let width = inactive + 64;
         let equations: usize = groups.iter().map(|group| group.equations).sum();
-        let steps: usize = groups
+        let steps = groups
             .iter()
-            .map(|group| batch_elimination_bytes(group.equations, group.indices.len()))
-            .sum();
+            .map(|group| batch_elimination_bytes(group.equations, group.indices.len()));
         let left_over = equations.saturating_sub(packets - inactive);
-        // Twice the expressions, for the moment in which they get more columns.
-        steps
-            + 2 * Matrix::size(packets, width)
-            + left_over * Matrix::size(1, width)
-            + left_over * (size_of::<Matrix>() + 8)
-            + Residual::size(inactive)
-            + Matrix::size(packets, self.packet_size)
-            + 2 * Matrix::size(inactive, self.packet_size)
+        total([
+            total(steps),
+            // Twice, for the moment in which expressions get more columns.
+            Matrix::size(packets, width).saturating_mul(2),
+            left_over.saturating_mul(Matrix::size(1, width) + size_of::<Matrix>() + 8),
+            Residual::size(inactive),
+            Matrix::size(packets, self.packet_size),
+            Matrix::size(inactive, self.packet_size).saturating_mul(2),
+        ])
     }
 
     /// Computes the payloads if the system has full rank.
@@ -510,6 +434,11 @@ impl Decoder {
 
 /// Packets that may become inactive beyond the plan and a quarter more.
 const SPARE_COLUMNS: usize = 256;
+
+/// A sum that an address space of 32 bits does not overflow.
+fn total(sizes: impl IntoIterator<Item = usize>) -> usize {
+    sizes.into_iter().fold(0, usize::saturating_add)
+}
 
 /// What the structure of a batch takes while the elimination is planned.
 fn structure_bytes(batch_size: usize, degree: usize) -> usize {
