@@ -142,7 +142,7 @@ impl Encoder {
         if outputs.iter().any(|output| output.len() != len) {
             return Err(EncodeError::OutputSize);
         }
-        let batch = self.cache.batch(batch_id);
+        let batch = self.cache.batch_in_sequence(batch_id);
         let rows: Vec<&[u8]> =
             batch.indices().iter().map(|&index| self.packets.row(index as usize)).collect();
         let mut matrix = Vec::with_capacity(outputs.len() * rows.len());

@@ -100,6 +100,8 @@ pub struct Decoder {
     equations: usize,
     /// Packets that the elimination has.
     eliminated: usize,
+    /// Memory of the phase, in octets.
+    phase_bytes: usize,
     stats: DecoderStats,
 }
 
@@ -140,6 +142,7 @@ impl Decoder {
             phase: Phase::Collecting { needed },
             equations: 0,
             eliminated: 0,
+            phase_bytes: 0,
             stats: DecoderStats::default(),
         })
     }
@@ -170,12 +173,7 @@ impl Decoder {
     /// [`Decoder::decode`] it takes more, but never more than the limit.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let phase = match &self.phase {
-            Phase::Collecting { .. } => 0,
-            Phase::Eliminating(system) => system.bytes(),
-            Phase::Complete(solution) => solution.bytes(),
-        };
-        self.received_bytes() + phase
+        self.received_bytes() + self.phase_bytes
     }
 
     fn received_bytes(&self) -> usize {
@@ -226,7 +224,8 @@ impl Decoder {
             return Err(DecodeError::Packets);
         }
         let bytes = RowStore::size(self.store.len() + 1, self.packet_size)
-            + (self.batches.len() + 1) * self.batch_bytes();
+            + (self.batches.len() + 1) * self.batch_bytes()
+            + self.phase_bytes;
         if bytes > self.limits.max_bytes {
             return Err(DecodeError::Memory(bytes));
         }
@@ -293,11 +292,8 @@ impl Decoder {
                     return Err(DecodeError::Memory(bytes));
                 }
                 let (cache, batches) = (&mut self.cache, &self.batches);
-                let fresh: Vec<(Arc<Batch>, &Received)> = batches
-                    .iter()
-                    .filter(|(_, received)| received.eliminated < received.payloads.len())
-                    .map(|(&batch_id, received)| (cache.batch(batch_id), received))
-                    .collect();
+                let fresh =
+                    structures(cache, batches, |batch| batch.eliminated < batch.payloads.len());
                 system.extend(fresh.iter().map(|(batch, received)| received.equations(batch)));
             }
         }
@@ -313,18 +309,13 @@ impl Decoder {
         let inactive_from = code.precode().map_or(packets, |p| p.sampled_packets() as usize);
         let constraints = code.precode().map_or_else(Vec::new, |p| p.constraints());
         let m = code.inner_code().batch_size();
-        let structures = self.batches.values().map(|batch| structure_bytes(m, batch.degree));
-        let bytes = self.received_bytes().saturating_add(total(structures));
+        let planning = self.batches.values().map(|batch| structure_bytes(m, batch.degree));
+        let bytes = self.received_bytes().saturating_add(total(planning));
         if bytes > self.limits.max_bytes {
             return Err(DecodeError::Memory(bytes));
         }
-        let cache = &mut self.cache;
-        let received: Vec<(Arc<Batch>, &Received)> = self
-            .batches
-            .iter()
-            .filter(|(_, received)| !received.payloads.is_empty())
-            .map(|(&batch_id, received)| (cache.batch(batch_id), received))
-            .collect();
+        let received =
+            structures(&mut self.cache, &self.batches, |batch| !batch.payloads.is_empty());
         let groups: Vec<Group<'_>> = constraints
             .iter()
             .map(|batch| Group {
@@ -383,10 +374,12 @@ impl Decoder {
     /// Computes the payloads if the system has full rank.
     fn finish(&mut self) -> Result<Progress, DecodeError> {
         let Phase::Eliminating(system) = &self.phase else { return Ok(Progress::Complete) };
+        self.phase_bytes = system.bytes();
         let Some(residual) = system.residual().filter(|residual| residual.missing() == 0) else {
             return Ok(Progress::Missing(system.missing()));
         };
         let solution = solve(self.kernel, system, residual, &self.store, self.packet_size);
+        self.phase_bytes = solution.bytes();
         self.phase = Phase::Complete(solution);
         self.batches = BTreeMap::new();
         self.store = RowStore::new(self.packet_size);
@@ -430,6 +423,17 @@ impl Decoder {
         }
         Ok(len)
     }
+}
+
+/// The structures of the received batches that are wanted.
+fn structures<'a>(
+    cache: &mut BatchCache,
+    batches: &'a BTreeMap<u32, Received>,
+    wanted: impl Fn(&Received) -> bool,
+) -> Vec<(Arc<Batch>, &'a Received)> {
+    let (ids, received): (Vec<u32>, Vec<&Received>) =
+        batches.iter().filter(|(_, batch)| wanted(batch)).map(|(&id, batch)| (id, batch)).unzip();
+    cache.batches(&ids).into_iter().zip(received).collect()
 }
 
 /// Packets that may become inactive beyond the plan and a quarter more.
