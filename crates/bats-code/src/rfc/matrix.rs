@@ -76,15 +76,6 @@ impl Matrix {
         let (before, behind) = self.octets_mut().split_at_mut(at * stride);
         (before.chunks_exact_mut(stride), behind.chunks_exact_mut(stride))
     }
-
-    /// The same rows with room for `width` octets.
-    pub(super) fn widened(&self, width: usize) -> Self {
-        let mut wider = Self::zeroed(self.rows, width);
-        for index in 0..self.rows {
-            wider.row_mut(index)[..self.stride].copy_from_slice(self.row(index));
-        }
-        wider
-    }
 }
 
 /// Rows per piece of a [`RowStore`].
@@ -166,9 +157,6 @@ mod tests {
         assert!(matrix.iter().zip(1..).all(|(row, value)| row.iter().all(|&x| x == value)));
         let (before, behind) = matrix.split_mut(2);
         assert_eq!((before.count(), behind.count()), (2, 3));
-        let wider = matrix.widened(200);
-        assert_eq!(wider.row(4)[..128], [5; 128]);
-        assert_eq!(wider.row(4)[128..], [0; 128]);
     }
 
     #[test]

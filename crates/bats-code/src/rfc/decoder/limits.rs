@@ -21,9 +21,9 @@ pub struct Limits {
 
 impl Limits {
     /// Limits that honest senders keep within: twice the packets that are needed, batches that
-    /// deliver an eighth of their packets, 8192 inactive packets; and besides the packets
-    /// themselves memory of 16 MiB and 24 KiB for each packet of the block, enough for dense codes
-    /// up to K = 4000, for mixtures up to K = 20,000, and for every K with a precode.
+    /// deliver an eighth of their packets, 12,288 inactive packets; and besides the packets
+    /// themselves memory of 16 MiB and 32 KiB for each packet of the block, which is enough for
+    /// dense codes up to K = 4000 with M of at least 16 and for the recommended distributions.
     #[must_use]
     pub fn for_code(code: &OuterCode, packet_size: usize) -> Self {
         let needed = code.intermediate_packets() as usize;
@@ -31,10 +31,10 @@ impl Limits {
         Self {
             max_batches: 64 + 8 * max_packets / code.inner_code().batch_size(),
             max_packets,
-            max_inactive: 8192,
+            max_inactive: 12_288,
             max_bytes: [
                 16 << 20,
-                (24usize << 10).saturating_mul(needed),
+                (32usize << 10).saturating_mul(needed),
                 RowStore::size(max_packets, packet_size),
                 Matrix::size(needed, packet_size).saturating_mul(2),
             ]

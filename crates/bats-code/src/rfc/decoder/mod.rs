@@ -333,8 +333,9 @@ impl Decoder {
             return Err(DecodeError::Inactive(inactive));
         }
         // Room for matrices that have less rank than their shape allows.
-        let max_inactive = (inactive + inactive / 4 + SPARE_COLUMNS).min(self.limits.max_inactive);
-        let elimination = self.elimination_bytes(&groups, packets, max_inactive.min(packets));
+        let max_inactive =
+            (inactive + inactive / 8 + SPARE_COLUMNS).min(self.limits.max_inactive).min(packets);
+        let elimination = self.elimination_bytes(&groups, packets, max_inactive);
         let bytes = bytes.saturating_add(elimination);
         if bytes > self.limits.max_bytes {
             return Err(DecodeError::Memory(bytes));
@@ -354,7 +355,6 @@ impl Decoder {
 
     /// What elimination and solution take, in octets.
     fn elimination_bytes(&self, groups: &[Group<'_>], packets: usize, inactive: usize) -> usize {
-        let width = inactive + 64;
         let equations: usize = groups.iter().map(|group| group.equations).sum();
         let steps = groups
             .iter()
@@ -362,9 +362,8 @@ impl Decoder {
         let left_over = equations.saturating_sub(packets - inactive);
         total([
             total(steps),
-            // Twice, for the moment in which expressions get more columns.
-            Matrix::size(packets, width).saturating_mul(2),
-            left_over.saturating_mul(Matrix::size(1, width) + size_of::<Matrix>() + 8),
+            Matrix::size(packets, inactive),
+            left_over.saturating_mul(Matrix::size(1, inactive) + size_of::<Matrix>() + 8),
             Residual::size(inactive),
             Matrix::size(packets, self.packet_size),
             Matrix::size(inactive, self.packet_size).saturating_mul(2),
@@ -436,8 +435,8 @@ fn structures<'a>(
     cache.batches(&ids).into_iter().zip(received).collect()
 }
 
-/// Packets that may become inactive beyond the plan and a quarter more.
-const SPARE_COLUMNS: usize = 256;
+/// Packets that may become inactive beyond the plan and an eighth more.
+const SPARE_COLUMNS: usize = 128;
 
 /// A sum that an address space of 32 bits does not overflow.
 fn total(sizes: impl IntoIterator<Item = usize>) -> usize {

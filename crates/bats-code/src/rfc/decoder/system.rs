@@ -90,12 +90,10 @@ impl System {
         for (column, &packet) in inactive.iter().enumerate() {
             states[packet as usize] = State::Inactive(column as u32);
         }
-        // Room for some more, if matrices have less rank than planned.
-        let width = inactive.len() + 16;
         Self {
             kernel,
             states,
-            expressions: Matrix::zeroed(packets - inactive.len(), width),
+            expressions: Matrix::zeroed(packets - inactive.len(), max_columns),
             solved: 0,
             columns: inactive.len(),
             max_columns,
@@ -159,10 +157,7 @@ impl System {
     ) -> Result<(), usize> {
         let mut lines = Vec::new();
         for equations in groups {
-            lines.push(self.add(&equations));
-            if self.columns > self.max_columns {
-                return Err(self.columns);
-            }
+            lines.push(self.add(&equations)?);
         }
         let unknown = self.states.iter().filter(|&&state| state == State::Unknown).count();
         if self.columns + unknown > self.max_columns {
@@ -181,7 +176,8 @@ impl System {
     /// Brings in what was received later.
     pub(super) fn extend<'a>(&mut self, groups: impl Iterator<Item = Equations<'a>>) {
         let first = self.leftovers.len();
-        let lines: Vec<Matrix> = groups.map(|equations| self.add(&equations)).collect();
+        // No packet is unknown any more, so that nothing can become inactive.
+        let lines: Vec<Matrix> = groups.filter_map(|equations| self.add(&equations).ok()).collect();
         self.insert(first, &lines);
     }
 
@@ -197,13 +193,13 @@ impl System {
     fn add_column(&mut self, packet: usize) {
         self.states[packet] = State::Inactive(self.columns as u32);
         self.columns += 1;
-        if self.columns > self.expressions.stride() {
-            self.expressions = self.expressions.widened(self.columns + 64);
-        }
     }
 
     /// Transforms the equations of a group into a step; returns the lines of those left over.
-    fn add(&mut self, equations: &Equations<'_>) -> Matrix {
+    ///
+    /// # Errors
+    /// As [`System::build`].
+    fn add(&mut self, equations: &Equations<'_>) -> Result<Matrix, usize> {
         let kernel = self.kernel;
         let indices = equations.batch.indices();
         let sorted = self.sort(indices);
@@ -228,6 +224,10 @@ impl System {
             self.solved += 1;
         }
         // Of less rank than the plan hoped for.
+        let columns = self.columns + unknown.len() - pivots.len();
+        if columns > self.max_columns {
+            return Err(columns);
+        }
         let mut inactive = sorted.inactive;
         let mut inactive_at: Vec<usize> = (s..s + i).collect();
         for (at, &position) in (s + i..).zip(unknown) {
@@ -260,7 +260,7 @@ impl System {
         let number = self.steps.len() as u32;
         self.leftovers.extend((step.pivots..n).map(|row| (number, row as u32)));
         self.steps.push(step);
-        left
+        Ok(left)
     }
 
     /// Sorts the packets of a batch by what is known of them.
