@@ -5,6 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::matrix::Matrix;
+use super::parameters::MAX_BATCH_SIZE;
 use crate::gf256;
 use crate::kernel::{Kernel, Mode};
 
@@ -54,10 +55,10 @@ pub(super) struct VectorSpace {
 }
 
 impl VectorSpace {
-    /// The empty subspace of a space of `width` dimensions.
+    /// The empty subspace of a space of `width` dimensions, at most [`MAX_BATCH_SIZE`].
     pub(super) fn new(width: usize) -> Self {
         // One row more, for the vector under test.
-        Self { width, rows: Matrix::zeroed(width + 1, width), pivots: Vec::new() }
+        Self { width, rows: Matrix::zeroed(width + 1, width), pivots: Vec::with_capacity(width) }
     }
 
     pub(super) fn size(width: usize) -> usize {
@@ -79,20 +80,27 @@ impl VectorSpace {
         let (before, rest) = self.rows.octets_mut().split_at_mut(rank * stride);
         let row = &mut rest[..stride];
         row[..self.width].copy_from_slice(vector);
-        if rank > 0 {
-            let factors: Vec<u8> = self.pivots.iter().map(|&p| vector[p as usize]).collect();
-            if factors.iter().any(|&factor| factor != 0) {
-                let lines: Vec<&[u8]> = before.chunks_exact(stride).collect();
-                kernel.product(&factors, &lines, &mut [&mut *row], stride, Mode::Accumulate);
-            }
+        let mut factors = [0; MAX_BATCH_SIZE];
+        let factors = &mut factors[..rank];
+        for (factor, &pivot) in factors.iter_mut().zip(&self.pivots) {
+            *factor = vector[pivot as usize];
+        }
+        // Vectors of fresh packets have nothing in common: the usual case, without allocations.
+        if factors.iter().any(|&factor| factor != 0) {
+            let lines: Vec<&[u8]> = before.chunks_exact(stride).collect();
+            kernel.product(factors, &lines, &mut [&mut *row], stride, Mode::Accumulate);
         }
         let Some(pivot) = row[..self.width].iter().position(|&x| x != 0) else { return false };
-        let inverse = gf256::inv(row[pivot]);
-        row.iter_mut().for_each(|x| *x = gf256::mul(inverse, *x));
-        let factors: Vec<u8> = before.chunks_exact(stride).map(|line| line[pivot]).collect();
+        if row[pivot] != 1 {
+            let inverse = gf256::inv(row[pivot]);
+            row.iter_mut().for_each(|x| *x = gf256::mul(inverse, *x));
+        }
+        for (factor, line) in factors.iter_mut().zip(before.chunks_exact(stride)) {
+            *factor = line[pivot];
+        }
         if factors.iter().any(|&factor| factor != 0) {
             let mut lines: Vec<&mut [u8]> = before.chunks_exact_mut(stride).collect();
-            kernel.product(&factors, &[row], &mut lines, stride, Mode::Accumulate);
+            kernel.product(factors, &[row], &mut lines, stride, Mode::Accumulate);
         }
         self.pivots.push(pivot as u32);
         true

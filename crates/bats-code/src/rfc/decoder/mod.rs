@@ -232,8 +232,8 @@ impl Decoder {
         let code = self.cache.code();
         let batch = self.batches.entry(batch_id).or_insert_with(|| Received {
             space: VectorSpace::new(inner.batch_size()),
-            vectors: Vec::new(),
-            payloads: Vec::new(),
+            vectors: Vec::with_capacity(inner.batch_size() * inner.batch_size()),
+            payloads: Vec::with_capacity(inner.batch_size()),
             eliminated: 0,
             degree: code.degree(batch_id) as usize,
         });
