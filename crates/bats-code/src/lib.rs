@@ -6,6 +6,7 @@
 //! * [`stream`]: the systematic sliding-window outer code.
 //! * [`recode`]: the RFC 9426 inner code: combinations of packets of one batch.
 //! * [`adaptive`]: how many of them a relay sends where nobody reports what arrived.
+//! * [`rfc`]: the block code of RFC 9426, outer and inner, for every M and q of its table.
 //!
 //! Without the default feature `std` the crate needs `core` and `alloc` only.
 //!
@@ -22,6 +23,7 @@ pub mod fuzzing;
 pub mod gf256;
 pub mod kernel;
 pub mod recode;
+pub mod rfc;
 pub mod rows;
 pub mod stream;
 
