@@ -174,6 +174,23 @@ impl Endpoint {
         .await;
     }
 
+    /// Closes everything like [`shut_down`](Self::shut_down), tells each peer once and gives the
+    /// socket up, without [`idle`](Self::idle)'s patience for peers that missed it. Done when the
+    /// local address is free again.
+    pub async fn terminate(&self, code: u64, reason: &str) {
+        self.shared.shut_down(code, reason);
+        self.shared.terminate();
+        poll_fn(|context| {
+            let mut core = self.shared.lock();
+            if core.ended.is_some() {
+                return Poll::Ready(());
+            }
+            core.ending.register(context.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Counters of what belongs to no connection.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
