@@ -153,6 +153,11 @@ impl Endpoint {
         .await
     }
 
+    /// Accepts no more connections; those there are live on.
+    pub fn stop_accepting(&self) {
+        self.shared.call(|core, _| core.refuses_new = true);
+    }
+
     /// Closes all connections with an application's code and text, and begins and accepts no more.
     /// [`idle`](Self::idle) tells when the peers have been told.
     pub fn shut_down(&self, code: u64, reason: &str) {

@@ -83,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) endpoints: usize,
     /// No new connections.
     pub(crate) is_shut_down: bool,
+    /// Peers' new connections are closed; those there are live on.
+    pub(crate) refuses_new: bool,
     /// The I/O thread ends after one more turn, whoever holds what.
     pub(crate) is_terminated: bool,
     /// Wait for the end of the I/O thread.
@@ -104,6 +106,7 @@ impl Core {
             handles: 0,
             endpoints: 0,
             is_shut_down: false,
+            refuses_new: false,
             is_terminated: false,
             ending: Wakers::default(),
             is_asleep: false,
@@ -121,7 +124,7 @@ impl Core {
     ) {
         match event {
             Event::Accepted => {
-                if self.is_shut_down || self.endpoints == 0 {
+                if self.is_shut_down || self.refuses_new || self.endpoints == 0 {
                     self.endpoint.close(clock.now(), handle, 0, "not accepting");
                     return;
                 }
