@@ -94,16 +94,19 @@ class BatsProtocol {
                void* context) {
     using namespace openbats::detail;
     auto* holder = new ConnectionHolder{callback, context};
+    // From the call on, a callback may destroy this object.
+    const auto handle = impl_->handle;
     Release();
-    openbats_protocol_start_connect(impl_->handle, address, port, OnConnection, holder,
+    openbats_protocol_start_connect(handle, address, port, OnConnection, holder,
                                     DropConnectionHolder);
   }
 
   void Listen(const char* address, uint16_t port, const ListenCallback& callback, void* context) {
     using namespace openbats::detail;
     auto* holder = new ListenHolder{callback, context};
+    const auto handle = impl_->handle;
     Release();
-    openbats_protocol_start_listen(impl_->handle, address, port, OnListen, holder,
+    openbats_protocol_start_listen(handle, address, port, OnListen, holder,
                                    DropListenHolder);
   }
 };
