@@ -156,6 +156,7 @@ impl Listener {
             None => self.accept_tcp(&protocol, &config).await,
         }
         protocol.set_bound(None);
+        protocol.listener_ended(&self);
         self.tell(&protocol, 0, ListenEvent::Stopped).await;
         self.forget();
     }
