@@ -14,7 +14,9 @@ with tempfile.TemporaryDirectory() as name, openbats.listen("127.0.0.1") as list
     target.mkdir()
 
     def receive():
-        received.append(listener.accept(30).receive_file(target, timeout=60))
+        # Leaving the block waits until the sender has the verdict.
+        with listener.accept(30) as peer:
+            received.append(peer.receive_file(target, timeout=60))
 
     received = []
     thread = threading.Thread(target=receive)

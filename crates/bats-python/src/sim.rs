@@ -109,7 +109,7 @@ fn samples<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyLis
 fn outcome<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     let time = |time: bats_proto::Timestamp| {
-        time.saturating_duration_since(bats_proto::Timestamp::ZERO).as_secs_f64()
+        time.saturating_since(bats_proto::Timestamp::ZERO).as_secs_f64()
     };
     dict.set_item("established", outcome.established.map(time))?;
     dict.set_item("finished", outcome.finished.map(time))?;

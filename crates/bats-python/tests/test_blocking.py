@@ -194,6 +194,7 @@ def test_the_port_is_free_after_close():
         with openbats.listen("127.0.0.1") as listener:
             address = listener.address
             near = openbats.connect(*address, fingerprint=listener.fingerprint, timeout=LIMIT)
+            listener.accept(LIMIT)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as again:
             again.bind(address)
         with pytest.raises(openbats.ConnectionClosed):

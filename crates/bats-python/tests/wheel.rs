@@ -66,14 +66,16 @@ fn the_wheel_works_in_a_fresh_environment() {
 
     let wheels = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wheels");
     let _ = std::fs::remove_dir_all(&wheels);
-    // The profile of the tests, so that what they have compiled is used again.
+    // The settings of the tests' profile, so that what they have compiled is used again. (Under
+    // the profile's own name cargo would make a test program of the library.)
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     run(Command::new(tools.join("maturin"))
-        .args(["build", "--profile", "test", "--locked", "--compatibility", "linux", "--out"])
+        .args(["build", "--profile", "dev", "--locked", "--compatibility", "linux", "--out"])
         .arg(&wheels)
         .arg("--interpreter")
         .arg(fresh.join("python"))
         .env("CARGO_TARGET_DIR", target)
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
         .current_dir(here()));
     let mut built = std::fs::read_dir(&wheels).unwrap();
     let wheel = built.next().unwrap().unwrap().path();

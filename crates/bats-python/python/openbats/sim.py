@@ -61,7 +61,8 @@ def transfer(
     goal: str = "balanced",
 ) -> Transfer:
     """Sends messages over a link: ``up`` is the data's direction, ``down`` the way back (the same
-    if it is not given). Without ``total_bytes`` as many as possible are sent until the end."""
+    if it is not given). With ``total_bytes`` as many whole messages as hold that much are sent,
+    otherwise as many as possible until the end."""
     result = _native.transfer(
         up,
         up if down is None else down,
