@@ -24,6 +24,8 @@ pub(crate) enum Carrier {
     Brtp,
     /// Mode 10.
     Tcp,
+    /// Mode 11.
+    Udp,
 }
 
 /// `bats_congestion_control_t`, by name.
@@ -145,9 +147,10 @@ impl Config {
         match self.mode {
             1 => Ok(Carrier::Brtp),
             10 => Ok(Carrier::Tcp),
+            11 => Ok(Carrier::Udp),
             mode => Err(Failure::invalid(format!(
-                "mode {mode} ({}) is not available in this version of OpenBATS; use 1 (BRTP) or \
-                 10 (TCP)",
+                "mode {mode} ({}) is not available in this version of OpenBATS; use 1 (BRTP), 10 \
+                 (TCP) or 11 (UDP)",
                 mode_name(mode)
             ))),
         }
@@ -279,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_refused_by_name() {
-        for mode in [-1, 0, 2, 3, 11, 12, 255] {
+        for mode in [-1, 0, 2, 3, 12, 255] {
             let failure = Config { mode, ..Config::default() }.carrier().unwrap_err();
             assert_eq!(failure.code, Code::InvalidParam);
             assert!(failure.text.contains(mode_name(mode)), "{}", failure.text);

@@ -16,7 +16,8 @@ use crate::config::{Carrier, Config};
 use crate::event::{Code, Failure, ListenEvent};
 use crate::link::Link;
 use crate::link::tcp::Tcp;
-use crate::protocol::Protocol;
+use crate::link::udp::{Peers, Port};
+use crate::protocol::{self, Protocol};
 use crate::session::Session;
 
 /// Time that an accepted TCP connection has for its handshake.
@@ -31,8 +32,32 @@ enum Socket {
     Nothing,
     Brtp(Endpoint),
     Tcp(TcpListener, TlsAcceptor),
+    Udp(Arc<Port>),
     /// Given up.
     Closed,
+}
+
+/// A socket that accepted connections share with their listener.
+pub(crate) enum Shared {
+    Brtp(Endpoint),
+    Udp(Arc<Port>),
+}
+
+impl Shared {
+    /// New connections are refused; those there are live on.
+    pub(crate) fn stop_accepting(&self) {
+        if let Self::Brtp(endpoint) = self {
+            endpoint.stop_accepting();
+        }
+    }
+
+    /// Frees the port, which ends every connection that shares it.
+    pub(crate) fn give_up(&self) {
+        match self {
+            Self::Brtp(endpoint) => protocol::give_up(endpoint),
+            Self::Udp(port) => port.close(),
+        }
+    }
 }
 
 /// A listener of a protocol object.
@@ -71,11 +96,12 @@ impl Listener {
 
     /// Ends listening. A socket that accepted connections share is handed to the caller; the port
     /// of any other is free now.
-    pub(crate) fn close(&self) -> Option<Endpoint> {
+    pub(crate) fn close(&self) -> Option<Shared> {
         let socket = std::mem::replace(&mut *self.lock(), Socket::Closed);
         self.stop.notify_one();
         match socket {
-            Socket::Brtp(endpoint) => Some(endpoint),
+            Socket::Brtp(endpoint) => Some(Shared::Brtp(endpoint)),
+            Socket::Udp(port) => Some(Shared::Udp(port)),
             _ => None,
         }
     }
@@ -110,6 +136,12 @@ impl Listener {
                 let bound = listener.local_addr().map_err(refused)?;
                 (Socket::Tcp(listener, acceptor), bound)
             }
+            Carrier::Udp => {
+                let (port, bound) = Port::bind(address).await.map_err(|error| {
+                    failed(format!("cannot use UDP address {address}: {error}"))
+                })?;
+                (Socket::Udp(port), bound)
+            }
         };
         let mut place = self.lock();
         match *place {
@@ -128,11 +160,12 @@ impl Listener {
         address: SocketAddr,
         config: Arc<Config>,
     ) {
-        match self.bind(carrier, address, &config).await {
+        let bound = match self.bind(carrier, address, &config).await {
             Ok(bound) => {
                 tracing::info!(%bound, mode = config.mode, "listening");
                 protocol.set_bound(Some(bound));
                 self.tell(&protocol, 0, ListenEvent::Success).await;
+                bound
             }
             Err(failure) => {
                 tracing::warn!(error = failure.text, "cannot listen");
@@ -146,13 +179,15 @@ impl Listener {
                 self.forget();
                 return;
             }
-        }
-        let endpoint = match &*self.lock() {
-            Socket::Brtp(endpoint) => Some(endpoint.clone()),
+        };
+        let shared = match &*self.lock() {
+            Socket::Brtp(endpoint) => Some(Shared::Brtp(endpoint.clone())),
+            Socket::Udp(port) => Some(Shared::Udp(port.clone())),
             _ => None,
         };
-        match endpoint {
-            Some(endpoint) => self.accept_brtp(&protocol, endpoint, &config).await,
+        match shared {
+            Some(Shared::Brtp(endpoint)) => self.accept_brtp(&protocol, endpoint, &config).await,
+            Some(Shared::Udp(port)) => self.accept_udp(&protocol, port, bound, &config).await,
             None => self.accept_tcp(&protocol, &config).await,
         }
         protocol.set_bound(None);
@@ -177,6 +212,29 @@ impl Listener {
             let local = endpoint.local_addr();
             self.hand_over(protocol, Link::Brtp(connection), local, config).await;
         }
+    }
+
+    async fn accept_udp(
+        self: &Arc<Self>,
+        protocol: &Arc<Protocol>,
+        port: Arc<Port>,
+        local: SocketAddr,
+        config: &Arc<Config>,
+    ) {
+        let mut peers = Peers::new(port, local, config.timeout);
+        let this = self.clone();
+        let accepts = move || matches!(&*this.lock(), Socket::Udp(_));
+        loop {
+            let udp = tokio::select! {
+                biased;
+                () = self.stop.notified() => break,
+                udp = peers.next(&accepts) => udp,
+            };
+            let Some(udp) = udp else { return };
+            self.hand_over(protocol, Link::Udp(udp), local, config).await;
+        }
+        // The connections there are get their datagrams until the socket is given up.
+        tokio::spawn(async move { while peers.next(|| false).await.is_some() {} });
     }
 
     async fn accept_tcp(self: &Arc<Self>, protocol: &Arc<Protocol>, config: &Arc<Config>) {

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::event::{Code, Event, Failure, ListenEvent};
 use crate::gate::Gate;
 use crate::handles::{Table, new_id};
-use crate::listener::Listener;
+use crate::listener::{Listener, Shared};
 use crate::session::Session;
 
 pub(crate) static PROTOCOLS: Table<Protocol> = Table::new();
@@ -36,7 +36,7 @@ struct State {
     client: Option<Client>,
     listener: Option<Arc<Listener>>,
     /// Sockets of listeners that were stopped while connections of theirs lived.
-    retired: Vec<Endpoint>,
+    retired: Vec<Shared>,
     bound: Option<SocketAddr>,
 }
 
@@ -214,7 +214,7 @@ impl Protocol {
             if !state.sessions.values().any(|session| session.is_accepted) {
                 let retired = std::mem::take(&mut state.retired);
                 drop(state);
-                retired.iter().for_each(give_up);
+                retired.iter().for_each(Shared::give_up);
             }
         }
         config.warn_of_fallbacks();
@@ -241,12 +241,12 @@ impl Protocol {
             let accepted = state.sessions.values().any(|session| session.is_accepted);
             (listener, accepted)
         };
-        if let Some(endpoint) = listener.close() {
+        if let Some(shared) = listener.close() {
             if has_sessions {
-                endpoint.stop_accepting();
-                self.lock().retired.push(endpoint);
+                shared.stop_accepting();
+                self.lock().retired.push(shared);
             } else {
-                give_up(&endpoint);
+                shared.give_up();
             }
         }
         Ok(())
@@ -272,12 +272,12 @@ impl Protocol {
             session.stop();
         }
         if let Some(listener) = listener {
-            if let Some(endpoint) = listener.close() {
-                give_up(&endpoint);
+            if let Some(shared) = listener.close() {
+                shared.give_up();
             }
             listener.forget();
         }
-        retired.iter().for_each(give_up);
+        retired.iter().for_each(Shared::give_up);
         for session in sessions.into_values() {
             session.end();
         }

@@ -1,6 +1,7 @@
 //! The package as Python users get it: a wheel, installed in a fresh virtual environment, tested
 //! there with pytest, and the examples run.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -8,9 +9,11 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Says on the terminal, where passing tests are not heard, what was left out.
+/// Says what was left out. What is written to standard error directly is shown, also if the test
+/// passes.
 fn skip(why: &str) {
-    let _ = std::fs::write("/proc/self/fd/2", format!("SKIPPED the Python package: {why}\n"));
+    let line = format!("\nSKIPPED the Python package: {why}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 fn python() -> Command {

@@ -3,6 +3,7 @@
 mod quiet;
 pub(crate) mod tcp;
 mod tls;
+pub(crate) mod udp;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -84,6 +85,7 @@ fn refusal(error: SendError) -> Refusal {
 pub(crate) enum Link {
     Brtp(openbats::Connection),
     Tcp(Arc<tcp::Tcp>),
+    Udp(Arc<udp::Udp>),
 }
 
 impl Link {
@@ -93,6 +95,7 @@ impl Link {
                 connection.try_send(Bytes::copy_from_slice(message)).map_err(refusal)
             }
             Self::Tcp(tcp) => tcp.try_send(message),
+            Self::Udp(udp) => udp.try_send(message),
         }
     }
 
@@ -112,7 +115,13 @@ impl Link {
                     Err(Refusal::Full) => tcp.writable().await,
                 }
             },
+            Self::Udp(_) => Err(Failure::new(Code::SendFailed, "not a reliable mode")),
         }
+    }
+
+    /// Whether what is sent arrives, and the sender learns that it has.
+    pub(crate) fn is_reliable(&self) -> bool {
+        !matches!(self, Self::Udp(_))
     }
 
     pub(crate) async fn recv(&self) -> Incoming {
@@ -124,6 +133,7 @@ impl Link {
                 Err(error) => Incoming::Lost(Loss { how: How::Broken, text: error.to_string() }),
             },
             Self::Tcp(tcp) => tcp.recv().await,
+            Self::Udp(udp) => udp.recv().await,
         }
     }
 
@@ -132,6 +142,7 @@ impl Link {
         match self {
             Self::Brtp(connection) => connection.try_recv(),
             Self::Tcp(tcp) => tcp.try_recv(),
+            Self::Udp(udp) => udp.try_recv(),
         }
     }
 
@@ -140,6 +151,7 @@ impl Link {
         match self {
             Self::Brtp(connection) => drop(connection.writable().await),
             Self::Tcp(tcp) => tcp.writable().await,
+            Self::Udp(udp) => udp.writable().await,
         }
     }
 
@@ -148,6 +160,7 @@ impl Link {
         match self {
             Self::Brtp(connection) => connection.flush().await.is_ok(),
             Self::Tcp(tcp) => tcp.flush().await,
+            Self::Udp(_) => true,
         }
     }
 
@@ -156,6 +169,7 @@ impl Link {
         match self {
             Self::Brtp(connection) => drop(connection.finish().await),
             Self::Tcp(tcp) => tcp.finish().await,
+            Self::Udp(_) => {}
         }
     }
 
@@ -163,6 +177,7 @@ impl Link {
         match self {
             Self::Brtp(connection) => connection.close(0, ""),
             Self::Tcp(tcp) => tcp.close(),
+            Self::Udp(udp) => udp.close(),
         }
     }
 
@@ -171,6 +186,7 @@ impl Link {
         match self {
             Self::Brtp(connection) => connection.close_reason().is_some(),
             Self::Tcp(tcp) => tcp.has_ended(),
+            Self::Udp(udp) => udp.has_ended(),
         }
     }
 
@@ -178,6 +194,7 @@ impl Link {
         match self {
             Self::Brtp(connection) => connection.stats(),
             Self::Tcp(tcp) => tcp.stats(),
+            Self::Udp(udp) => udp.stats(),
         }
     }
 
@@ -185,6 +202,7 @@ impl Link {
         match self {
             Self::Brtp(connection) => connection.remote_addr(),
             Self::Tcp(tcp) => tcp.remote,
+            Self::Udp(udp) => udp.remote,
         }
     }
 
@@ -193,6 +211,7 @@ impl Link {
         match self {
             Self::Brtp(connection) => ideal_length(connection.stats().path_mtu),
             Self::Tcp(_) => MOST_IDEAL,
+            Self::Udp(udp) => udp.ideal_length(),
         }
     }
 }

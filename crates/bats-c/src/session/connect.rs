@@ -1,10 +1,12 @@
 //! From a name to an established connection, or to the events that say why not.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use openbats::{CloseReason, ConnectError};
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep_until};
 
@@ -12,6 +14,7 @@ use super::{Addresses, Session};
 use crate::config::Carrier;
 use crate::event::Event;
 use crate::link::tcp::Tcp;
+use crate::link::udp::Udp;
 use crate::link::{How, Link, Loss};
 use crate::protocol::Protocol;
 
@@ -83,6 +86,14 @@ impl Session {
                 let local = tcp.local;
                 Ok((Link::Tcp(tcp), local))
             }
+            Carrier::Udp => {
+                let local = self.config.client_address().map_err(|failure| broken(failure.text))?;
+                let udp = Udp::connect(remote, local, self.config.timeout)
+                    .await
+                    .map_err(|error| broken(format!("cannot reach {remote} over UDP: {error}")))?;
+                let local = udp.local;
+                Ok((Link::Udp(udp), local))
+            }
             Carrier::Brtp => {
                 let options =
                     self.config.client_options().map_err(|failure| broken(failure.text))?;
@@ -138,7 +149,7 @@ impl Probe {
             let socket = UdpSocket::bind(any).await?;
             socket.connect(remote).await?;
             socket.send(&[]).await?;
-            Ok::<_, std::io::Error>(socket)
+            Ok::<_, io::Error>(socket)
         };
         // Without a probe, a closed port shows as a time-out.
         let socket = socket.await.ok();
@@ -150,15 +161,15 @@ impl Probe {
     /// Done when the peer's host says that nobody listens.
     async fn refused(&self, remote: SocketAddr) -> Loss {
         if let Some(socket) = &self.socket {
-            let mut nothing = [0; 1];
-            loop {
-                match socket.recv(&mut nothing).await {
-                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                        return broken(format!("nobody listens at {remote}"));
-                    }
-                    Err(_) => break,
-                    Ok(_) => {}
+            while socket.ready(Interest::ERROR).await.is_ok() {
+                if let Ok(Some(error)) = socket.take_error()
+                    && error.kind() == io::ErrorKind::ConnectionRefused
+                {
+                    return broken(format!("nobody listens at {remote}"));
                 }
+                // Waits for the next one.
+                let _ = socket
+                    .try_io(Interest::ERROR, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
             }
         }
         std::future::pending().await

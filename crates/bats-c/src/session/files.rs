@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
@@ -18,10 +19,12 @@ impl Session {
     /// Queues a file. It is looked at now, so that a wrong name fails here.
     pub(crate) fn send_file(&self, path: &Path) -> Result<(), Failure> {
         let failed = |text: String| Failure::new(Code::SendFailed, text);
-        if self.link().is_none()
-            || self.state.load(std::sync::atomic::Ordering::SeqCst) != super::OPEN
-        {
+        let is_open = self.state.load(Ordering::SeqCst) == super::OPEN;
+        let Some(link) = self.link().filter(|_| is_open) else {
             return Err(Failure::new(Code::ConnectionClosed, "the connection is not established"));
+        };
+        if !link.is_reliable() {
+            return Err(failed("files need a reliable mode".into()));
         }
         let metadata = std::fs::metadata(path)
             .map_err(|error| failed(format!("cannot send {}: {error}", path.display())))?;

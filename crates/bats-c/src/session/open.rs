@@ -157,7 +157,9 @@ impl Session {
                         if first && complete_at.replace(sent) != Some(sent) {
                             self.emit(Event::SendComplete).await;
                         }
-                        self.emit(Event::AllDataAcked).await;
+                        if link.is_reliable() {
+                            self.emit(Event::AllDataAcked).await;
+                        }
                     }
                 }
                 // What is lost shows in what comes in.
