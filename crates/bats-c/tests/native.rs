@@ -372,3 +372,40 @@ fn a_shared_prefix_and_a_package_directory_are_served() {
         !wrong.args(["--prefix", "/tmp/x", "--layout", "none"]).output().unwrap().status.success()
     );
 }
+
+#[test]
+fn debian_packages_hold_what_a_program_needs() {
+    if !have("dpkg-deb", "the Debian packages") {
+        return;
+    }
+    let output = scratch().join("deb");
+    let root = scratch().join("deb-root");
+    for directory in [&output, &root] {
+        let _ = std::fs::remove_dir_all(directory);
+    }
+    run(Command::new(here().join("package-deb"))
+        .arg(&output)
+        .arg("--archive")
+        .arg(archive())
+        .env("DPKG_DEB_COMPRESSOR_TYPE", "gzip")
+        .env("DPKG_DEB_COMPRESSOR_LEVEL", "1"));
+    let mut packages: Vec<_> =
+        std::fs::read_dir(&output).unwrap().map(|entry| entry.unwrap().path()).collect();
+    packages.sort();
+    assert_eq!(packages.len(), 2, "{packages:?}");
+    for (package, name) in packages.iter().zip(["libopenbats-dev", "libopenbats0"]) {
+        let field = run(Command::new("dpkg-deb").arg("-f").arg(package).arg("Package"));
+        assert_eq!(text(&field).trim(), name);
+        run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&root));
+    }
+    // As installed, but below a directory of its own.
+    let library = std::fs::read_dir(root.join("usr/lib")).unwrap().next().unwrap().unwrap().path();
+    let program = scratch().join("deb-program");
+    let mut command = Command::new("gcc");
+    command.args(["-std=c11", "-D_POSIX_C_SOURCE=200809L"]);
+    command.arg("-I").arg(root.join("usr/include/openbats"));
+    command.arg(here().join("examples/c/echo.c")).arg("-o").arg(&program);
+    command.arg("-L").arg(&library).arg("-lopenbats");
+    run(command.arg(format!("-Wl,-rpath,{}", library.display())));
+    assert!(run_program(&program, &[]).contains("3 messages came back"));
+}

@@ -38,7 +38,7 @@ void bats_config_cert_file(bats_config_handle_t config, const char* cert_file);
 void bats_config_key_file(bats_config_handle_t config, const char* key_file);
 /* Not available: falls back to none, with a warning in the log. */
 void bats_config_enable_compression(bats_config_handle_t config, int enable);
-/* Always on. */
+/* Always on, but for mode 11, plain UDP, which has none. */
 void bats_config_enable_encryption(bats_config_handle_t config, int enable);
 void bats_config_set_frame_type(bats_config_handle_t config, bats_frame_type_t frame_type);
 

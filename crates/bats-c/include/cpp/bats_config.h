@@ -153,7 +153,7 @@ class BatsConfiguration {
   // Not available: falls back to none, with a warning in the log.
   void EnableCompression(bool enable) { bats_config_enable_compression(impl_->handle, enable); }
 
-  // Always on.
+  // Always on, but for mode 11, plain UDP, which has none.
   void EnableEncryption(bool enable) { bats_config_enable_encryption(impl_->handle, enable); }
 
   void SetFrameType(FrameType type) {

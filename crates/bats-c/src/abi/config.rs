@@ -190,7 +190,7 @@ pub extern "C" fn bats_config_enable_compression(config: Handle, enable: c_int) 
     });
 }
 
-/// Always on; turning it off is noted in the log.
+/// Always on but in mode 11, which has none; turning it off is noted in the log.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_enable_encryption(config: Handle, enable: c_int) {
     change(config, |config| {
