@@ -24,6 +24,9 @@ use crate::session::Session;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Handshakes over TCP at the same time; more wait in the kernel.
 const MOST_HANDSHAKES: usize = 256;
+/// Connections of one object from which on no more are accepted over TCP; the coded modes have
+/// the same limit of their own.
+const MOST_CONNECTIONS: usize = 10_000;
 /// Rest after the system refused to accept, for want of files for instance.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 
@@ -147,7 +150,13 @@ impl Listener {
         match *place {
             Socket::Nothing => *place = socket,
             // Stopped before it began.
-            _ => return Err(failed("stopped while the port was being bound".into())),
+            _ => {
+                drop(place);
+                if let Socket::Brtp(endpoint) = socket {
+                    protocol::give_up(&endpoint);
+                }
+                return Err(failed("stopped while the port was being bound".into()));
+            }
         }
         Ok(bound)
     }
@@ -263,6 +272,10 @@ impl Listener {
                     continue;
                 }
             };
+            if protocol.session_count() >= MOST_CONNECTIONS {
+                tracing::debug!("not accepted: {MOST_CONNECTIONS} connections are open");
+                continue;
+            }
             let (this, protocol, config) = (self.clone(), protocol.clone(), config.clone());
             tokio::spawn(async move {
                 let _permit = permit;

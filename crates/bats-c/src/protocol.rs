@@ -140,6 +140,10 @@ impl Protocol {
             address.set_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         }
         let mut state = self.lock();
+        // A socket made after the object's end would be nobody's to close.
+        if self.gate.is_closed() {
+            return Err(Failure::invalid("the protocol object was destroyed"));
+        }
         if let Some(client) = &state.client
             && client.asked_for == asked_for
         {
@@ -166,6 +170,11 @@ impl Protocol {
         }
         state.sessions.insert(session.id, session.clone());
         true
+    }
+
+    /// Connections of this object, made or accepted.
+    pub(crate) fn session_count(&self) -> usize {
+        self.lock().sessions.len()
     }
 
     pub(crate) fn remove_session(&self, id: usize) {

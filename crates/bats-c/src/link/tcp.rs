@@ -31,6 +31,8 @@ const MOST_MESSAGE: usize = 64 << 20;
 const SEND_BUDGET: usize = 8 << 20;
 /// Octets that wait for the program before nothing more is read.
 const RECEIVE_BUDGET: usize = 8 << 20;
+/// What a message counts in these budgets besides its octets: empty ones need memory, too.
+const MESSAGE_COST: usize = 64;
 /// Small messages are written together up to this many octets.
 const WRITE_AT_ONCE: usize = 64 << 10;
 const ACKNOWLEDGEMENT: u32 = 1 << 31;
@@ -215,10 +217,11 @@ impl Tcp {
             let text = "the connection is being closed";
             return Err(Refusal::Failed(Failure::new(Code::ConnectionClosed, text)));
         }
-        if state.outgoing_bytes > 0 && state.outgoing_bytes + message.len() > SEND_BUDGET {
+        let cost = message.len() + MESSAGE_COST;
+        if state.outgoing_bytes > 0 && state.outgoing_bytes + cost > SEND_BUDGET {
             return Err(Refusal::Full);
         }
-        state.outgoing_bytes += message.len();
+        state.outgoing_bytes += cost;
         state.unacknowledged += 1;
         state.outgoing.push_back(Bytes::copy_from_slice(message));
         drop(state);
@@ -231,7 +234,7 @@ impl Tcp {
     pub(super) fn try_recv(&self) -> Option<Bytes> {
         let mut state = self.lock();
         let message = state.incoming.pop_front()?;
-        state.incoming_bytes -= message.len();
+        state.incoming_bytes -= message.len() + MESSAGE_COST;
         state.to_acknowledge += 1;
         drop(state);
         self.taken.notify_one();
@@ -409,8 +412,9 @@ async fn read_frame(tcp: &Tcp, reader: &mut (impl AsyncRead + Unpin)) -> io::Res
             if state.loss.is_some() {
                 return Ok(false);
             }
-            if state.incoming_bytes == 0 || state.incoming_bytes + length <= RECEIVE_BUDGET {
-                state.incoming_bytes += length;
+            let cost = length + MESSAGE_COST;
+            if state.incoming_bytes == 0 || state.incoming_bytes + cost <= RECEIVE_BUDGET {
+                state.incoming_bytes += cost;
                 state.incoming.push_back(message.freeze());
                 break;
             }
@@ -440,7 +444,7 @@ async fn write(tcp: Arc<Tcp>, mut writer: impl AsyncWrite + Unpin) {
             let closed = state.loss.as_ref().is_some_and(|loss| loss.how != How::Peer);
             while batch.len() < WRITE_AT_ONCE && !closed {
                 let Some(message) = state.outgoing.pop_front() else { break };
-                freed += message.len();
+                freed += message.len() + MESSAGE_COST;
                 batch.extend_from_slice(&(message.len() as u32).to_be_bytes());
                 if message.len() < WRITE_AT_ONCE {
                     batch.extend_from_slice(&message);
@@ -509,5 +513,67 @@ async fn ended(tcp: &Tcp) {
             return;
         }
         sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(future)
+    }
+
+    fn pair() -> (Arc<Tcp>, tokio::io::DuplexStream) {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let address = ([127, 0, 0, 1], 1).into();
+        (Tcp::start(near, (address, address), Duration::from_secs(60)), far)
+    }
+
+    #[test]
+    fn a_peer_that_promises_or_acknowledges_too_much_is_cut_off() {
+        for head in [MOST_MESSAGE as u32 + 1, ACKNOWLEDGEMENT | 1, u32::MAX] {
+            block_on(async {
+                let (tcp, mut far) = pair();
+                far.write_all(&head.to_be_bytes()).await.unwrap();
+                let Incoming::Lost(loss) = tcp.recv().await else { panic!("{head}") };
+                assert_eq!(loss.how, How::Broken, "{}", loss.text);
+            });
+        }
+    }
+
+    #[test]
+    fn empty_messages_fill_the_budget_too() {
+        block_on(async {
+            let (tcp, mut far) = pair();
+            let most = RECEIVE_BUDGET / MESSAGE_COST;
+            let flood = vec![0; 4 * 2 * most];
+            let writing = tokio::spawn(async move {
+                let _ = far.write_all(&flood).await;
+                far
+            });
+            for _ in 0..200 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                assert!(tcp.lock().incoming.len() <= most);
+                assert!(tcp.lock().incoming_bytes <= RECEIVE_BUDGET);
+            }
+            for _ in 0..2 * most {
+                assert!(
+                    matches!(tcp.recv().await, Incoming::Message(message) if message.is_empty())
+                );
+            }
+            drop(writing.await);
+        });
+    }
+
+    #[test]
+    fn half_a_message_and_then_the_end_is_a_loss() {
+        block_on(async {
+            let (tcp, mut far) = pair();
+            far.write_all(&[0, 0, 0, 9, 1, 2, 3]).await.unwrap();
+            drop(far);
+            assert!(matches!(tcp.recv().await, Incoming::Lost(_)));
+        });
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -24,8 +24,10 @@ use crate::event::{Code, Failure};
 
 /// Octets that wait for the program; what comes beyond is lost, as the network may lose it.
 const RECEIVE_BUDGET: usize = 8 << 20;
-/// What an empty datagram counts in that budget.
-const LEAST_COST: usize = 64;
+/// The same for all peers of a listener together: anyone can pretend to be many.
+const PORT_BUDGET: usize = 64 << 20;
+/// What a datagram counts in these budgets besides its octets.
+const DATAGRAM_COST: usize = 64;
 /// Peers of one listener: anyone can make one with a single datagram.
 const MOST_PEERS: usize = 4_096;
 /// How often a client's socket is asked for errors that came in.
@@ -38,6 +40,8 @@ pub(crate) struct Port {
     socket: RwLock<Option<UdpSocket>>,
     /// Told when the socket is given up; every task that waits for the socket waits for this.
     closed: Notify,
+    /// Octets of all its peers that wait for the program.
+    held: AtomicUsize,
 }
 
 fn gone() -> io::Error {
@@ -46,7 +50,11 @@ fn gone() -> io::Error {
 
 impl Port {
     fn new(socket: UdpSocket) -> Arc<Self> {
-        Arc::new(Self { socket: RwLock::new(Some(socket)), closed: Notify::new() })
+        Arc::new(Self {
+            socket: RwLock::new(Some(socket)),
+            closed: Notify::new(),
+            held: AtomicUsize::new(0),
+        })
     }
 
     pub(crate) async fn bind(address: SocketAddr) -> io::Result<(Arc<Self>, SocketAddr)> {
@@ -180,15 +188,17 @@ impl Udp {
     }
 
     fn take_in(&self, message: &[u8]) {
-        let cost = message.len().max(LEAST_COST);
+        let cost = message.len() + DATAGRAM_COST;
         let mut state = self.lock();
         state.active = Instant::now();
-        if state.incoming_bytes + cost > RECEIVE_BUDGET {
+        let held = self.port.held.load(Ordering::Relaxed);
+        if state.incoming_bytes + cost > RECEIVE_BUDGET || held + cost > PORT_BUDGET {
             drop(state);
             self.counters.lost_here.fetch_add(1, Ordering::Relaxed);
             return;
         }
         state.incoming_bytes += cost;
+        self.port.held.fetch_add(cost, Ordering::Relaxed);
         state.incoming.push_back(Bytes::copy_from_slice(message));
         drop(state);
         self.counters.messages_received.fetch_add(1, Ordering::Relaxed);
@@ -227,7 +237,9 @@ impl Udp {
     pub(super) fn try_recv(&self) -> Option<Bytes> {
         let mut state = self.lock();
         let message = state.incoming.pop_front()?;
-        state.incoming_bytes -= message.len().max(LEAST_COST);
+        let cost = message.len() + DATAGRAM_COST;
+        state.incoming_bytes -= cost;
+        self.port.held.fetch_sub(cost, Ordering::Relaxed);
         Some(message)
     }
 
@@ -278,6 +290,13 @@ impl Udp {
     /// What passes an Ethernet without being cut.
     pub(super) fn ideal_length(&self) -> u32 {
         if self.remote.is_ipv4() { 1_472 } else { 1_452 }
+    }
+}
+
+impl Drop for Udp {
+    fn drop(&mut self) {
+        let left = self.lock().incoming_bytes;
+        self.port.held.fetch_sub(left, Ordering::Relaxed);
     }
 }
 
@@ -373,5 +392,46 @@ impl Peers {
             self.known.insert(remote, Arc::downgrade(&udp));
             return Some(udp);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_the_program_is_bounded_for_a_peer_and_for_all() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (port, local) = Port::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+            let peer = |number| {
+                let remote = ([127, 0, 0, 1], number).into();
+                Udp::new(port.clone(), remote, local, false, Duration::from_secs(60))
+            };
+            let message = vec![1; 60_000];
+            let peers: Vec<_> = (1..=12).map(peer).collect();
+            for udp in &peers {
+                for _ in 0..200 {
+                    udp.take_in(&message);
+                }
+                assert!(udp.lock().incoming_bytes <= RECEIVE_BUDGET);
+            }
+            let held = || port.held.load(Ordering::Relaxed);
+            assert!(held() <= PORT_BUDGET && held() > PORT_BUDGET - (1 << 20), "{}", held());
+            // Empty ones count, too.
+            let last = peer(100);
+            (0..10_000_000).for_each(|_| last.take_in(&[]));
+            assert!(held() <= PORT_BUDGET);
+            while peers[0].try_recv().is_some() {}
+            assert!(peers[0].lock().incoming_bytes == 0 && held() < PORT_BUDGET - (7 << 20));
+            for udp in peers.iter().chain([&last]) {
+                udp.close();
+            }
+            drop((peers, last));
+            // The watchers hold the last references.
+            while held() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
     }
 }
