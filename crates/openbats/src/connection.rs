@@ -103,6 +103,7 @@ impl Connection {
                     Err(bats_proto::SendError::Blocked(message)) => {
                         waiting = Some(message);
                         if let Some(slot) = core.slots.get_mut(&self.inner.handle) {
+                            slot.is_blocked = true;
                             slot.writing.register(context.waker());
                         }
                         Poll::Pending
@@ -122,8 +123,38 @@ impl Connection {
         let message = message.into();
         self.inner.shared.call(|core, clock| match self.end(core) {
             Some(reason) => Err(reason.into()),
-            None => core.endpoint.send(clock.now(), self.inner.handle, message).map_err(translate),
+            None => {
+                let sent = core.endpoint.send(clock.now(), self.inner.handle, message);
+                if let Err(bats_proto::SendError::Blocked(_)) = sent
+                    && let Some(slot) = core.slots.get_mut(&self.inner.handle)
+                {
+                    slot.is_blocked = true;
+                }
+                sent.map_err(translate)
+            }
         })
+    }
+
+    /// Waits until there is room again after [`try_send`](Self::try_send) had refused a message;
+    /// done at once if it has not. Another sender may have taken the room meanwhile.
+    ///
+    /// # Errors
+    /// The connection is over.
+    pub async fn writable(&self) -> Result<(), SendError> {
+        poll_fn(|context| {
+            let mut core = self.inner.shared.lock();
+            if let Some(reason) = self.end(&core) {
+                return Poll::Ready(Err(reason.into()));
+            }
+            match core.slots.get_mut(&self.inner.handle) {
+                Some(slot) if slot.is_blocked => {
+                    slot.writing.register(context.waker());
+                    Poll::Pending
+                }
+                _ => Poll::Ready(Ok(())),
+            }
+        })
+        .await
     }
 
     /// The next message, or `None` after the last one when the peer has finished.

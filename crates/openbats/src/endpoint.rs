@@ -150,6 +150,11 @@ impl Endpoint {
         .await
     }
 
+    /// Accepts no more connections; those there are live on.
+    pub fn stop_accepting(&self) {
+        self.shared.call(|core, _| core.refuses_new = true);
+    }
+
     /// Closes all connections with an application's code and text, and begins and accepts no more.
     /// [`idle`](Self::idle) tells when the peers have been told.
     pub fn shut_down(&self, code: u64, reason: &str) {
@@ -167,6 +172,23 @@ impl Endpoint {
                 core.idling.register(context.waker());
                 Poll::Pending
             })
+        })
+        .await;
+    }
+
+    /// Closes everything like [`shut_down`](Self::shut_down), tells each peer once and gives the
+    /// socket up, without [`idle`](Self::idle)'s patience for peers that missed it. Done when the
+    /// local address is free again.
+    pub async fn terminate(&self, code: u64, reason: &str) {
+        self.shared.shut_down(code, reason);
+        self.shared.terminate();
+        poll_fn(|context| {
+            let mut core = self.shared.lock();
+            if core.ended.is_some() {
+                return Poll::Ready(());
+            }
+            core.ending.register(context.waker());
+            Poll::Pending
         })
         .await;
     }

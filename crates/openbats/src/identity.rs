@@ -14,6 +14,14 @@ use crate::error::IdentityError;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub [u8; 32]);
 
+impl Fingerprint {
+    /// The fingerprint of a certificate (DER).
+    #[must_use]
+    pub fn of(certificate: &[u8]) -> Self {
+        Self(crypto::fingerprint(certificate))
+    }
+}
+
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|octet| write!(f, "{octet:02x}"))
@@ -83,11 +91,23 @@ impl Identity {
         }))
     }
 
+    /// The certificate chain, DER, end entity first.
+    #[must_use]
+    pub fn certificates(&self) -> &[Vec<u8>] {
+        &self.0.certificate_chain
+    }
+
+    /// The private key, DER, for another TLS stack of the same program.
+    #[must_use]
+    pub fn private_key(&self) -> &[u8] {
+        &self.0.private_key
+    }
+
     /// SHA-256 of the end entity's certificate.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         let certificate = self.0.certificate_chain.first().map_or(&[][..], Vec::as_slice);
-        Fingerprint(crypto::fingerprint(certificate))
+        Fingerprint::of(certificate)
     }
 }
 

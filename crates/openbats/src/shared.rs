@@ -35,6 +35,8 @@ pub(crate) struct Slot {
     pub(crate) established: bool,
     /// The application holds a [`Connection`](crate::Connection) of it, or will.
     pub(crate) is_held: bool,
+    /// A message was refused for want of budget, and there has been no room since.
+    pub(crate) is_blocked: bool,
     /// The application has said that it sends no more.
     pub(crate) is_finished: bool,
     pub(crate) end: Option<End>,
@@ -84,6 +86,12 @@ pub(crate) struct Core {
     pub(crate) endpoints: usize,
     /// No new connections.
     pub(crate) is_shut_down: bool,
+    /// Peers' new connections are closed; those there are live on.
+    pub(crate) refuses_new: bool,
+    /// The I/O thread ends after one more turn, whoever holds what.
+    pub(crate) is_terminated: bool,
+    /// Wait for the end of the I/O thread.
+    pub(crate) ending: Wakers,
     /// The I/O thread sleeps and must be woken for anything new.
     pub(crate) is_asleep: bool,
     /// The I/O thread has ended, for this reason.
@@ -101,6 +109,9 @@ impl Core {
             handles: 0,
             endpoints: 0,
             is_shut_down: false,
+            refuses_new: false,
+            is_terminated: false,
+            ending: Wakers::default(),
             is_asleep: false,
             ended: None,
         }
@@ -120,7 +131,7 @@ impl Core {
                     self.endpoint.close(clock.now(), handle, 0, "too many wait to be accepted");
                     return;
                 }
-                if self.is_shut_down || self.endpoints == 0 {
+                if self.is_shut_down || self.refuses_new || self.endpoints == 0 {
                     self.endpoint.close(clock.now(), handle, 0, "not accepting");
                     return;
                 }
@@ -160,7 +171,10 @@ impl Core {
                         slot.connecting.drain_into(due);
                     }
                     Event::Readable => slot.reading.drain_into(due),
-                    Event::Writable => slot.writing.drain_into(due),
+                    Event::Writable => {
+                        slot.is_blocked = false;
+                        slot.writing.drain_into(due);
+                    }
                     Event::AllAcknowledged => slot.finishing.drain_into(due),
                     _ => {}
                 }
@@ -263,6 +277,11 @@ impl Shared {
         });
     }
 
+    /// Asks the I/O thread to end as soon as the peers have been told once.
+    pub(crate) fn terminate(&self) {
+        self.call(|core, _| core.is_terminated = true);
+    }
+
     /// The I/O thread ends: whoever waits must know.
     pub(crate) fn on_ended(&self, why: String) {
         let mut due = Vec::new();
@@ -272,6 +291,7 @@ impl Shared {
         }
         core.accepting.drain_into(&mut due);
         core.idling.drain_into(&mut due);
+        core.ending.drain_into(&mut due);
         core.ended = Some(why);
         drop(core);
         due.into_iter().for_each(Waker::wake);

@@ -253,3 +253,58 @@ fn a_fixed_rate_is_kept() {
     assert!(seconds > 0.37, "{seconds}");
     assert!(pair.far.recv().wait().unwrap().unwrap() == content(0, 1_000_000));
 }
+
+#[test]
+fn who_was_refused_learns_of_room() {
+    let transport = TransportConfig {
+        send_budget: 1 << 20,
+        receive_budget: 4 << 20,
+        max_message_size: 1 << 20,
+        ..TransportConfig::default()
+    };
+    let pair = pair_with("127.0.0.1:0", transport);
+    pair.near.writable().wait_for(Duration::ZERO).unwrap().unwrap();
+    let (mut sent, mut refused) = (0, 0);
+    while refused < 20 {
+        match pair.near.try_send(content(1, 100_000)) {
+            Ok(()) => (sent, refused) = (sent + 1, 0),
+            Err(SendError::Blocked(_)) => {
+                refused += 1;
+                thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // Nobody reads, so there is no room for now.
+    assert!(pair.near.writable().wait_for(Duration::from_millis(50)).is_err());
+    thread::scope(|scope| {
+        scope.spawn(|| pair.near.writable().wait_for(LIMIT).unwrap().unwrap());
+        for _ in 0..sent {
+            pair.far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap();
+        }
+    });
+    pair.near.try_send("room").unwrap();
+    pair.far.close(1, "over");
+    while pair.near.writable().wait_for(LIMIT).unwrap().is_ok() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_terminated_endpoint_frees_its_port_at_once_and_tells_its_peers() {
+    let pair = pair();
+    let address = pair.server.local_addr();
+    pair.server.terminate(3, "bye").wait_for(LIMIT).unwrap();
+    // The test still holds the endpoint and a connection of it.
+    drop(UdpSocket::bind(address).unwrap());
+    assert_eq!(
+        pair.near.recv().wait_for(LIMIT).unwrap(),
+        Err(RecvError::Closed(CloseReason::Peer { code: 3, reason: "bye".into() }))
+    );
+    assert!(matches!(pair.far.try_send("late"), Err(SendError::Closed(_))));
+    assert_eq!(
+        pair.server.accept().wait_for(LIMIT).unwrap().unwrap_err(),
+        ConnectError::EndpointClosed
+    );
+    pair.server.terminate(0, "").wait_for(LIMIT).unwrap();
+}

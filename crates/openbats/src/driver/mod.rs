@@ -36,6 +36,8 @@ pub(crate) fn start(shared: Arc<Shared>, socket: Socket) -> io::Result<()> {
                 error.to_string()
             }
         };
+        // Who hears of the end may bind the address at once.
+        drop(socket);
     })?;
     Ok(())
 }
@@ -99,7 +101,12 @@ impl<'a> Driver<'a> {
             let all_sent = self.socket.send(&mut self.outgoing)?;
             match next {
                 Next::End => return Ok(()),
-                _ if !all_sent => self.sleep(None, Readiness::ReadOrWrite)?,
+                _ if !all_sent => {
+                    if self.shared.lock().is_terminated {
+                        return Ok(());
+                    }
+                    self.sleep(None, Readiness::ReadOrWrite)?;
+                }
                 Next::Sleep(until) if !received => self.sleep(until, Readiness::Read)?,
                 // Something came in: more may wait, and a look is cheaper than a sleep.
                 Next::Sleep(_) => self.shared.lock().is_asleep = false,
@@ -129,6 +136,9 @@ impl<'a> Driver<'a> {
         };
         core.check_idle(&mut self.due);
         if matches!(next, Next::Sleep(_)) {
+            if core.is_terminated {
+                return Next::End;
+            }
             if core.handles == 0 && core.is_idle() {
                 return Next::End;
             }

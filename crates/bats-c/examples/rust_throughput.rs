@@ -1,0 +1,50 @@
+//! What `examples/cpp/throughput.cpp` does, through the Rust interface: the yardstick for the
+//! C and C++ libraries. Compare only programs of the same build profile, run in turn.
+//!
+//!     cargo run --release -p bats-c --example rust_throughput [MEGABYTES]
+
+use std::thread;
+use std::time::Instant;
+
+use openbats::{ClientOptions, Endpoint, Identity, ServerOptions, Trust, Wait};
+
+/// The ideal length on loopback, as the C++ program asks for it.
+const MESSAGE: usize = 140_800;
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let megabytes = std::env::args().nth(1).map_or(Ok(100), |text| text.parse::<usize>())?;
+    let count = megabytes * 1_000_000 / MESSAGE + 1;
+    let identity = Identity::generate(&["localhost"])?;
+    let trust = Trust::fingerprint(identity.fingerprint());
+    let server = Endpoint::builder()
+        .bind("127.0.0.1:0".parse()?)
+        .server(ServerOptions::new(identity))
+        .start()?;
+    let client = Endpoint::builder().start()?;
+    let to = client.connect(server.local_addr(), "localhost", ClientOptions::new(trust)).wait()?;
+    let from = server.accept().wait()?;
+    let receiver = thread::spawn(move || {
+        let (mut received, mut first, mut last) = (0, None, now());
+        while let Ok(Some(message)) = from.recv().wait() {
+            last = now();
+            first.get_or_insert(last);
+            received += message.len();
+        }
+        (received, last - first.unwrap_or(last))
+    });
+    let message = vec![7; MESSAGE];
+    for _ in 0..count {
+        to.send(message.clone()).wait()?;
+    }
+    to.finish().wait()?;
+    let (received, took) = receiver.join().map_err(|_| "the receiver panicked")?;
+    assert_eq!(received, count * MESSAGE);
+    let rate = received as f64 * 8.0 / took.as_secs_f64() / 1e9;
+    println!("throughput: {} MB in {count} messages, {rate:.2} Gbit/s", received / 1_000_000);
+    Ok(())
+}

@@ -1,0 +1,235 @@
+// Connections, with the names of the original SDK.
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#ifndef OPENBATS_BATS_CONNECTION_H
+#define OPENBATS_BATS_CONNECTION_H
+
+#include <cassert>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "bats_config.h"
+
+class IBatsConnection;
+
+// Belongs to the library until the connection's end, and to whoever keeps a copy.
+using IBatsConnPtr = std::shared_ptr<IBatsConnection>;
+
+// data is valid during the call only; return true when it is processed or copied.
+using ConnectionCallback = std::function<bool(const IBatsConnPtr&, const BatsConnEvent&,
+                                              const octet* data, int length, void* context)>;
+using ListenCallback =
+    std::function<void(const IBatsConnPtr&, const BatsListenEvent&, void* context)>;
+
+class IBatsConnection {
+ public:
+  virtual ~IBatsConnection() = default;
+
+  // From any thread, also from a callback of the same connection.
+  virtual void SetConnectionCallback(const ConnectionCallback& callback, void* context) = 0;
+  virtual void SetConnectionCallback(ConnectionCallback&& callback, void* context) = 0;
+
+  // One message, copied before this returns. False when the connection is closed or not yet
+  // established, or the send buffer is full; then BUFFER_FULL and later WRITABLE follow.
+  virtual bool SendData(const octetVec& data) = 0;
+  virtual bool SendData(const octet* data, int length) = 0;
+
+  // Reliable modes: the file's octets as messages, then SEND_COMPLETE and ALL_DATA_ACKED.
+  virtual bool SendFile(const std::string& path) = 0;
+
+  virtual bool IsWritable() = 0;
+
+  virtual const std::string GetRemoteAddress() const = 0;
+  virtual const std::string GetLocalAddress() const = 0;
+  virtual uint16_t GetRemotePort() const = 0;
+  virtual uint16_t GetLocalPort() const = 0;
+
+  // The best size of one message: more than 361, at most 150000.
+  virtual uint32_t GetIdealBufferLength() const = 0;
+};
+
+// ThreadSanitizer does not see the locks of the library, so it is told of the order that they make.
+#if defined(__SANITIZE_THREAD__)
+#define OPENBATS_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define OPENBATS_TSAN 1
+#endif
+#endif
+
+#ifdef OPENBATS_TSAN
+extern "C" void __tsan_acquire(void* address);
+extern "C" void __tsan_release(void* address);
+#endif
+
+namespace openbats {
+namespace detail {
+
+#ifdef OPENBATS_TSAN
+inline void* Order() {
+  static char order;
+  return &order;
+}
+inline void Acquire() { __tsan_acquire(Order()); }
+inline void Release() { __tsan_release(Order()); }
+#else
+inline void Acquire() {}
+inline void Release() {}
+#endif
+
+// Around a call into the library or a callback out of it.
+struct Ordered {
+  Ordered() { Acquire(); }
+  ~Ordered() { Release(); }
+  Ordered(const Ordered&) = delete;
+  Ordered& operator=(const Ordered&) = delete;
+};
+
+struct ConnectionHolder {
+  ConnectionCallback callback;
+  void* context;
+};
+
+inline bool OnConnection(bats_connection_handle_t handle, bats_conn_event_t event,
+                         const unsigned char* data, int length, void* user) noexcept;
+
+inline void DropConnectionHolder(void* user) noexcept {
+  Acquire();
+  delete static_cast<ConnectionHolder*>(user);
+  Release();
+}
+
+class Connection final : public IBatsConnection {
+ public:
+  explicit Connection(bats_connection_handle_t handle) : handle_(handle) {
+    openbats_connection_retain(handle_);
+  }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection() override { openbats_connection_release(handle_); }
+
+  void SetConnectionCallback(const ConnectionCallback& callback, void* context) override {
+    SetConnectionCallback(ConnectionCallback(callback), context);
+  }
+
+  void SetConnectionCallback(ConnectionCallback&& callback, void* context) override {
+    auto* holder = new ConnectionHolder{std::move(callback), context};
+    Release();
+    openbats_connection_set_callback(handle_, OnConnection, holder, DropConnectionHolder);
+  }
+
+  bool SendData(const octetVec& data) override {
+    // The peer's int bounds a message, and the library's own limit is far below.
+    return data.size() <= static_cast<size_t>(INT32_MAX) &&
+           SendData(data.data(), static_cast<int>(data.size()));
+  }
+
+  bool SendData(const octet* data, int length) override {
+    Release();
+    return bats_connection_send_data(handle_, data, length) == bats_error_none;
+  }
+
+  bool SendFile(const std::string& path) override {
+    return bats_connection_send_file(handle_, path.c_str()) == bats_error_none;
+  }
+
+  bool IsWritable() override { return bats_connection_is_writable(handle_) != 0; }
+
+  const std::string GetRemoteAddress() const override {
+    return Text(openbats_connection_remote_address, handle_);
+  }
+  const std::string GetLocalAddress() const override {
+    return Text(openbats_connection_local_address, handle_);
+  }
+  uint16_t GetRemotePort() const override { return openbats_connection_remote_port(handle_); }
+  uint16_t GetLocalPort() const override { return openbats_connection_local_port(handle_); }
+
+  uint32_t GetIdealBufferLength() const override {
+    return static_cast<uint32_t>(bats_connection_get_ideal_buffer_length(handle_));
+  }
+
+  bats_connection_handle_t Handle() const { return handle_; }
+
+  // The one object of a connection; to be called in callbacks only.
+  static IBatsConnPtr Of(bats_connection_handle_t handle) {
+    if (handle == nullptr) {
+      return nullptr;
+    }
+    auto* attached = static_cast<IBatsConnPtr*>(openbats_connection_attachment(handle));
+    if (attached != nullptr) {
+      return *attached;
+    }
+    auto made = std::make_shared<Connection>(handle);
+    openbats_connection_attach(handle, new IBatsConnPtr(made), [](void* object) noexcept {
+      Acquire();
+      delete static_cast<IBatsConnPtr*>(object);
+      Release();
+    });
+    return made;
+  }
+
+ private:
+  const bats_connection_handle_t handle_;
+};
+
+inline bool OnConnection(bats_connection_handle_t handle, bats_conn_event_t event,
+                         const unsigned char* data, int length, void* user) noexcept {
+  Ordered ordered;
+  const auto* holder = static_cast<ConnectionHolder*>(user);
+  if (!holder->callback) {
+    return true;
+  }
+  const auto name = static_cast<BatsConnEvent>(event);
+  return holder->callback(Connection::Of(handle), name, data, length, holder->context);
+}
+
+struct ListenHolder {
+  ListenCallback callback;
+  void* context;
+};
+
+inline void OnListen(bats_connection_handle_t handle, bats_listen_event_t event,
+                     void* user) noexcept {
+  Ordered ordered;
+  const auto* holder = static_cast<ListenHolder*>(user);
+  if (holder->callback) {
+    const auto name = static_cast<BatsListenEvent>(event);
+    holder->callback(Connection::Of(handle), name, holder->context);
+  }
+}
+
+inline void DropListenHolder(void* user) noexcept {
+  Acquire();
+  delete static_cast<ListenHolder*>(user);
+  Release();
+}
+
+// Connections are made by the library only.
+inline bats_connection_handle_t HandleOf(const IBatsConnPtr& connection) {
+  return connection ? static_cast<const Connection&>(*connection).Handle() : nullptr;
+}
+
+}  // namespace detail
+
+using Stats = openbats_stats_t;
+
+// A sample of the statistics, the last one after the connection's end. All zero if there is none.
+inline Stats GetStats(const IBatsConnPtr& connection) {
+  Stats stats{};
+  stats.size = sizeof stats;
+  if (openbats_connection_stats(detail::HandleOf(connection), &stats) != bats_error_none) {
+    stats = Stats{};
+  }
+  return stats;
+}
+
+// Why a connection failed or ended.
+inline std::string GetError(const IBatsConnPtr& connection) {
+  return detail::Text(openbats_connection_error, detail::HandleOf(connection));
+}
+
+}  // namespace openbats
+
+#endif

@@ -1,0 +1,114 @@
+// Objects that make connections, with the names of the original SDK.
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#ifndef OPENBATS_BATS_PROTOCOL_H
+#define OPENBATS_BATS_PROTOCOL_H
+
+#include <cassert>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "bats_config.h"
+#include "bats_connection.h"
+#include "bats_iocontext.h"
+
+class ProtoImpl {
+ public:
+  explicit ProtoImpl(bats_protocol_handle_t protocol) : handle(protocol) {}
+  ProtoImpl(const ProtoImpl&) = delete;
+  ProtoImpl& operator=(const ProtoImpl&) = delete;
+  ~ProtoImpl() { bats_protocol_destroy(handle); }
+
+  const bats_protocol_handle_t handle;
+};
+
+using ProtoImplPtr = std::shared_ptr<ProtoImpl>;
+
+// Makes connections and owns them. Its destructor closes them, frees its ports, and waits for a
+// callback that is running; none runs afterwards.
+class BatsProtocol {
+ public:
+  explicit BatsProtocol(IOContext& context)
+      : impl_(std::make_shared<ProtoImpl>(
+            bats_protocol_create(context.GetImpl().handle, nullptr))),
+        io_context_(context) {}
+
+  BatsProtocol(IOContext& context, const BatsConfiguration& config)
+      : impl_(std::make_shared<ProtoImpl>(
+            bats_protocol_create(context.GetImpl().handle, config.GetImpl().handle))),
+        io_context_(context) {}
+
+  BatsProtocol(const BatsProtocol&) = delete;
+  BatsProtocol& operator=(const BatsProtocol&) = delete;
+
+  virtual ~BatsProtocol() {
+    openbats::detail::Release();
+    impl_.reset();
+    openbats::detail::Acquire();
+  }
+
+  // For connections and listeners from now on; those there are keep theirs.
+  bool LoadConfig(const BatsConfiguration& config) {
+    return openbats_protocol_load_config(impl_->handle, config.GetImpl().handle) ==
+           bats_error_none;
+  }
+
+  // Several calls make several connections. The outcome comes as an event; what fails at once is
+  // told by FAILED on the caller's thread.
+  void StartConnect(const std::string& address, uint16_t port, const ConnectionCallback& callback,
+                    void* context) {
+    Connect(address.c_str(), port, callback, context);
+  }
+
+  void StartConnect(const ConnectionCallback& callback, void* context) {
+    Connect(nullptr, 0, callback, context);
+  }
+
+  // CLOSED follows. A null pointer is no connection and no error.
+  void StopConnection(const IBatsConnPtr& connection) {
+    openbats::detail::Release();
+    bats_protocol_stop_connection(impl_->handle, openbats::detail::HandleOf(connection));
+  }
+
+  void StartListen(const std::string& address, uint16_t port, const ListenCallback& callback,
+                   void* context) {
+    Listen(address.c_str(), port, callback, context);
+  }
+
+  void StartListen(const ListenCallback& callback, void* context) {
+    Listen(nullptr, 0, callback, context);
+  }
+
+  // STOPPED follows. Connections there live on.
+  void StopListen() { bats_protocol_stop_listen(impl_->handle); }
+
+  // Beyond the original: the port that is listened at, 0 if there is none.
+  uint16_t GetListenPort() const { return openbats_protocol_listen_port(impl_->handle); }
+
+ protected:
+  ProtoImplPtr impl_;
+  IOContext& io_context_;
+
+ private:
+  void Connect(const char* address, uint16_t port, const ConnectionCallback& callback,
+               void* context) {
+    using namespace openbats::detail;
+    auto* holder = new ConnectionHolder{callback, context};
+    // From the call on, a callback may destroy this object.
+    const auto handle = impl_->handle;
+    Release();
+    openbats_protocol_start_connect(handle, address, port, OnConnection, holder,
+                                    DropConnectionHolder);
+  }
+
+  void Listen(const char* address, uint16_t port, const ListenCallback& callback, void* context) {
+    using namespace openbats::detail;
+    auto* holder = new ListenHolder{callback, context};
+    const auto handle = impl_->handle;
+    Release();
+    openbats_protocol_start_listen(handle, address, port, OnListen, holder,
+                                   DropListenHolder);
+  }
+};
+
+#endif

@@ -1,0 +1,257 @@
+//! `bats_connection_*`.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{copy_out, guard, guard_code, guard_quiet, text};
+use crate::callback::{Callback, ConnectionFn, Owned, ReleaseFn};
+use crate::event::{Code, Failure};
+use crate::handles::Handle;
+use crate::session::{Addresses, SESSIONS, Session};
+use crate::stats::openbats_stats_t;
+
+pub(super) fn get(handle: Handle) -> Result<Arc<Session>, Failure> {
+    let missing = || Failure::new(Code::ConnectionClosed, "no such connection (any more)");
+    SESSIONS.get(handle).ok_or_else(missing)
+}
+
+/// Sends one message. The octets are copied before this returns.
+///
+/// # Safety
+/// `data` points to `length` octets, or `length` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bats_connection_send_data(
+    connection: Handle,
+    data: *const u8,
+    length: c_int,
+) -> c_int {
+    guard_code(|| {
+        let length = usize::try_from(length)
+            .map_err(|_| Failure::invalid(format!("{length} is no length")))?;
+        let message = match (data.is_null(), length) {
+            (_, 0) => &[][..],
+            (true, _) => return Err(Failure::invalid("no data")),
+            // SAFETY: the caller says so, and the pointer is not null.
+            (false, length) => unsafe { std::slice::from_raw_parts(data, length) },
+        };
+        get(connection)?.send(message)
+    })
+}
+
+/// Sends a file's octets as messages of at most the ideal length, in order; SEND_COMPLETE and
+/// ALL_DATA_ACKED follow, or SEND_DATA_ERROR.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bats_connection_send_file(
+    connection: Handle,
+    path: *const c_char,
+) -> c_int {
+    guard_code(|| {
+        // SAFETY: the caller says so.
+        let path = unsafe { text(path) }?.ok_or_else(|| Failure::invalid("no path"))?;
+        get(connection)?.send_file(Path::new(&path))
+    })
+}
+
+/// Sets who is told of the connection's events, from any thread or callback.
+///
+/// # Safety
+/// The callback may be called with `user` until the connection has ended or another is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bats_connection_set_callback(
+    connection: Handle,
+    call: Option<ConnectionFn>,
+    user: *mut c_void,
+) {
+    // SAFETY: the caller says so.
+    unsafe { openbats_connection_set_callback(connection, call, user, None) };
+}
+
+/// The same; `release` gives `user` back when the callback is not needed any more.
+///
+/// # Safety
+/// As [`bats_connection_set_callback`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_connection_set_callback(
+    connection: Handle,
+    call: Option<ConnectionFn>,
+    user: *mut c_void,
+    release: Option<ReleaseFn>,
+) -> c_int {
+    guard_code(|| {
+        let user = Owned::new(user, release);
+        let call = call.ok_or_else(|| Failure::invalid("no callback"))?;
+        get(connection)?.set_callback(Callback::new(call, user));
+        Ok(())
+    })
+}
+
+/// 1 if a message would be taken now.
+#[unsafe(no_mangle)]
+pub extern "C" fn bats_connection_is_writable(connection: Handle) -> c_int {
+    guard(0, || get(connection).is_ok_and(|session| session.is_writable()).into())
+}
+
+/// The best size of one message; 0 for a connection that is gone.
+#[unsafe(no_mangle)]
+pub extern "C" fn bats_connection_get_ideal_buffer_length(connection: Handle) -> c_int {
+    guard(0, || get(connection).map_or(0, |session| session.ideal_length() as c_int))
+}
+
+/// Keeps the handle valid after the connection's end, until it is released as often.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_connection_retain(connection: Handle) -> c_int {
+    guard_code(|| {
+        get(connection)?.retain();
+        Ok(())
+    })
+}
+
+/// Gives a claim of [`openbats_connection_retain`] back. The connection itself goes on.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_connection_release(connection: Handle) {
+    guard_quiet(|| {
+        get(connection)?.release();
+        Ok(())
+    });
+}
+
+/// Hangs an object of the program's on the connection until its end; `release` gives it back.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_connection_attach(
+    connection: Handle,
+    object: *mut c_void,
+    release: Option<ReleaseFn>,
+) -> c_int {
+    guard_code(|| {
+        let object = Owned::new(object, release);
+        get(connection)?.attach(object);
+        Ok(())
+    })
+}
+
+/// The attached object, null if there is none. To be used in callbacks of the connection only.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_connection_attachment(connection: Handle) -> *mut c_void {
+    guard(std::ptr::null_mut(), || {
+        get(connection).map_or(std::ptr::null_mut(), |session| session.attachment())
+    })
+}
+
+/// # Safety
+/// `buffer` is null or has room for `size` octets.
+unsafe fn address(
+    connection: Handle,
+    which: fn(Addresses) -> Option<SocketAddr>,
+    buffer: *mut c_char,
+    size: usize,
+) -> usize {
+    guard(0, || {
+        let address = get(connection).ok().and_then(|session| which(session.addresses()));
+        let text = address.map(|address| address.ip().to_string()).unwrap_or_default();
+        // SAFETY: the caller says so.
+        unsafe { copy_out(&text, buffer, size) }
+    })
+}
+
+fn port(connection: Handle, which: fn(Addresses) -> Option<SocketAddr>) -> u16 {
+    guard(0, || {
+        let address = get(connection).ok().and_then(|session| which(session.addresses()));
+        address.map_or(0, |address| address.port())
+    })
+}
+
+/// The peer's address as text; its length.
+///
+/// # Safety
+/// `buffer` is null or has room for `size` octets.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_connection_remote_address(
+    connection: Handle,
+    buffer: *mut c_char,
+    size: usize,
+) -> usize {
+    // SAFETY: the caller says so.
+    unsafe { address(connection, |addresses| addresses.remote, buffer, size) }
+}
+
+/// This side's address as text; its length.
+///
+/// # Safety
+/// `buffer` is null or has room for `size` octets.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_connection_local_address(
+    connection: Handle,
+    buffer: *mut c_char,
+    size: usize,
+) -> usize {
+    // SAFETY: the caller says so.
+    unsafe { address(connection, |addresses| addresses.local, buffer, size) }
+}
+
+/// The peer's port, 0 if it is not known.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_connection_remote_port(connection: Handle) -> u16 {
+    port(connection, |addresses| addresses.remote)
+}
+
+/// This side's port, 0 if it is not known.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_connection_local_port(connection: Handle) -> u16 {
+    port(connection, |addresses| addresses.local)
+}
+
+/// Why the connection failed or ended, as text; its length, 0 while there is nothing to say.
+///
+/// # Safety
+/// `buffer` is null or has room for `size` octets.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_connection_error(
+    connection: Handle,
+    buffer: *mut c_char,
+    size: usize,
+) -> usize {
+    guard(0, || {
+        let text = get(connection).map(|session| session.error()).unwrap_or_default();
+        // SAFETY: the caller says so.
+        unsafe { copy_out(&text, buffer, size) }
+    })
+}
+
+/// A sample of the statistics, the last one after the end. The caller sets `stats->size` to the
+/// size of its struct; it is set to the octets that were filled.
+///
+/// # Safety
+/// `stats` is null or points to `stats->size` octets.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_connection_stats(
+    connection: Handle,
+    stats: *mut openbats_stats_t,
+) -> c_int {
+    guard_code(|| {
+        if stats.is_null() {
+            return Err(Failure::invalid("no place for the statistics"));
+        }
+        // SAFETY: the pointer is not null, and `size` comes first and is there in every version.
+        let room = unsafe { (&raw const (*stats).size).read_unaligned() } as usize;
+        if room < size_of::<u32>() {
+            return Err(Failure::invalid("stats->size is not set"));
+        }
+        let mut sample = get(connection)?.stats();
+        let filled = room.min(size_of::<openbats_stats_t>());
+        sample.size = filled as u32;
+        // SAFETY: the caller has room for `size` octets, and the sample has at least `filled`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                (&raw const sample).cast::<u8>(),
+                stats.cast::<u8>(),
+                filled,
+            );
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,300 @@
+//! `bats_config_*`: what a program asks for, and what becomes of it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use openbats::{
+    ClientOptions, CongestionAlgorithm, Fingerprint, Identity, ServerOptions, TransportConfig,
+    Trust,
+};
+
+use crate::event::{Code, Failure};
+
+/// The original's default.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Numbers below this can only be meant as seconds.
+const LEAST_MILLISECONDS: i32 = 100;
+
+/// The carriers that this version has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// Mode 1.
+    Brtp,
+    /// Mode 10.
+    Tcp,
+    /// Mode 11.
+    Udp,
+}
+
+/// `bats_congestion_control_t`, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Congestion {
+    None,
+    Bbr,
+    Bbrv2,
+    Bbrv3,
+    Gcc,
+}
+
+/// Whom a client believes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Believed {
+    Anyone,
+    Fingerprint(Fingerprint),
+    /// A PEM file of certificate authorities.
+    Authorities(String),
+}
+
+/// Everything that can be set. Unusable values are kept until they are used, so that the error
+/// comes from the call that fails.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) mode: i32,
+    pub(crate) congestion: Congestion,
+    pub(crate) timeout: Duration,
+    pub(crate) local_addr: String,
+    pub(crate) local_port: i32,
+    pub(crate) remote_addr: String,
+    pub(crate) remote_port: i32,
+    pub(crate) cert_file: String,
+    pub(crate) key_file: String,
+    pub(crate) compression: bool,
+    pub(crate) encryption: bool,
+    pub(crate) frame_type: i32,
+    pub(crate) believed: Believed,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mode: 0,
+            congestion: Congestion::Bbr,
+            timeout: DEFAULT_TIMEOUT,
+            local_addr: String::new(),
+            local_port: 0,
+            remote_addr: String::new(),
+            remote_port: 0,
+            cert_file: String::new(),
+            key_file: String::new(),
+            compression: false,
+            encryption: true,
+            frame_type: 0,
+            believed: Believed::Anyone,
+        }
+    }
+}
+
+fn mode_name(mode: i32) -> &'static str {
+    match mode {
+        0 => "BTP",
+        1 => "BRTP",
+        2 => "BRCTP",
+        3 => "TRANSPARENT",
+        10 => "TCP",
+        11 => "UDP",
+        12 => "QUIC",
+        _ => "unknown",
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "mode {} ({}), local {}:{}, remote {}:{}, time-out {} ms, congestion control {:?}",
+            self.mode,
+            mode_name(self.mode),
+            self.local_addr,
+            self.local_port,
+            self.remote_addr,
+            self.remote_port,
+            self.timeout.as_millis(),
+            self.congestion,
+        )?;
+        write!(
+            f,
+            ", frame type {}, certificate '{}', key '{}', compression {}, encryption {}",
+            self.frame_type, self.cert_file, self.key_file, self.compression, self.encryption,
+        )
+    }
+}
+
+pub(crate) fn port(port: i32) -> Result<u16, Failure> {
+    u16::try_from(port).map_err(|_| Failure::invalid(format!("{port} is not a port number")))
+}
+
+impl Config {
+    /// Milliseconds; the original leaves the unit open and its programs use both.
+    pub(crate) fn set_timeout(&mut self, timeout: i32) {
+        self.timeout = match u64::try_from(timeout) {
+            Ok(milliseconds) if timeout >= LEAST_MILLISECONDS => {
+                Duration::from_millis(milliseconds)
+            }
+            Ok(seconds) if timeout > 0 => {
+                tracing::warn!("a time-out of {timeout} is taken as seconds, not as milliseconds");
+                Duration::from_secs(seconds)
+            }
+            _ => {
+                tracing::warn!("a time-out of {timeout} means the default of 2000 ms");
+                DEFAULT_TIMEOUT
+            }
+        };
+    }
+
+    pub(crate) fn carrier(&self) -> Result<Carrier, Failure> {
+        match self.mode {
+            1 => Ok(Carrier::Brtp),
+            10 => Ok(Carrier::Tcp),
+            11 => Ok(Carrier::Udp),
+            mode => Err(Failure::invalid(format!(
+                "mode {mode} ({}) is not available in this version of OpenBATS; use 1 (BRTP), 10 \
+                 (TCP) or 11 (UDP)",
+                mode_name(mode)
+            ))),
+        }
+    }
+
+    /// Says what was asked for and does not happen.
+    pub(crate) fn warn_of_fallbacks(&self) {
+        if matches!(self.congestion, Congestion::Bbrv2 | Congestion::Bbrv3 | Congestion::Gcc) {
+            tracing::warn!("congestion control {:?} is not available: using BBR", self.congestion);
+        }
+        if self.compression {
+            tracing::warn!("compression is not available: messages go as they are");
+        }
+        if !self.encryption {
+            tracing::info!("encryption stays on: there is no unencrypted mode");
+        }
+    }
+
+    fn transport(&self) -> TransportConfig {
+        TransportConfig {
+            congestion: match self.congestion {
+                Congestion::None => CongestionAlgorithm::None,
+                _ => CongestionAlgorithm::Bbr,
+            },
+            idle_timeout: self.timeout,
+            ..TransportConfig::default()
+        }
+    }
+
+    pub(crate) fn client_options(&self) -> Result<ClientOptions, Failure> {
+        let trust = match &self.believed {
+            Believed::Anyone => {
+                say_once_that_anyone_is_believed();
+                Trust::dangerous_any()
+            }
+            Believed::Fingerprint(fingerprint) => Trust::fingerprint(*fingerprint),
+            Believed::Authorities(path) => Trust::authorities(path)
+                .map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))?,
+        };
+        Ok(ClientOptions::new(trust).transport(self.transport()))
+    }
+
+    pub(crate) fn server_options(&self) -> Result<ServerOptions, Failure> {
+        Ok(ServerOptions::new(self.identity()?).transport(self.transport()))
+    }
+
+    /// The certificate of the files; without usable ones, one made for this process.
+    pub(crate) fn identity(&self) -> Result<Identity, Failure> {
+        if !self.cert_file.is_empty() || !self.key_file.is_empty() {
+            match Identity::from_pem_files(&self.cert_file, &self.key_file) {
+                Ok(identity) => return Ok(identity),
+                Err(error) => {
+                    tracing::warn!(%error, "showing a certificate made for this process instead");
+                }
+            }
+        }
+        let failed =
+            |error: openbats::IdentityError| Failure::new(Code::ListenFailed, error.to_string());
+        process_identity().map_err(failed)
+    }
+
+    /// The local address for a client; `None` for any.
+    pub(crate) fn client_address(&self) -> Result<Option<SocketAddr>, Failure> {
+        let port = port(self.local_port)?;
+        match (self.local_addr.is_empty(), port) {
+            (true, 0) => Ok(None),
+            (true, port) => Ok(Some((Ipv6Addr::UNSPECIFIED, port).into())),
+            (false, port) => Ok(Some((local_ip(&self.local_addr)?, port).into())),
+        }
+    }
+}
+
+/// A local address is one of this host, never a name to be asked for.
+pub(crate) fn local_ip(text: &str) -> Result<IpAddr, Failure> {
+    match text {
+        "localhost" => Ok([127, 0, 0, 1].into()),
+        _ => text
+            .parse()
+            .map_err(|_| Failure::invalid(format!("'{text}' is not an address of this host"))),
+    }
+}
+
+/// One certificate for all listeners of the process, so that it can be pinned.
+fn process_identity() -> Result<Identity, openbats::IdentityError> {
+    static IDENTITY: OnceLock<Identity> = OnceLock::new();
+    static MAKING: Mutex<()> = Mutex::new(());
+    if let Some(identity) = IDENTITY.get() {
+        return Ok(identity.clone());
+    }
+    let _one_at_a_time = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(identity) = IDENTITY.get() {
+        return Ok(identity.clone());
+    }
+    let identity = Identity::generate(&["localhost"])?;
+    tracing::info!(fingerprint = %identity.fingerprint(), "made a certificate for this process");
+    Ok(IDENTITY.get_or_init(|| identity).clone())
+}
+
+pub(crate) fn say_once_that_anyone_is_believed() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!(
+            "clients of this process believe any certificate; \
+             openbats_config_set_trusted_fingerprint pins the server's"
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_time_outs_are_seconds_and_none_is_the_default() {
+        let mut config = Config::default();
+        for (given, meant) in [
+            (2_000, 2_000),
+            (100, 100),
+            (99, 99_000),
+            (2, 2_000),
+            (0, 2_000),
+            (-1, 2_000),
+            (1_000_000, 1_000_000),
+        ] {
+            config.set_timeout(given);
+            assert_eq!(config.timeout.as_millis(), meant, "{given}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_by_name() {
+        for mode in [-1, 0, 2, 3, 12, 255] {
+            let failure = Config { mode, ..Config::default() }.carrier().unwrap_err();
+            assert_eq!(failure.code, Code::InvalidParam);
+            assert!(failure.text.contains(mode_name(mode)), "{}", failure.text);
+        }
+        assert_eq!(Config { mode: 1, ..Config::default() }.carrier().unwrap(), Carrier::Brtp);
+        assert_eq!(Config { mode: 10, ..Config::default() }.carrier().unwrap(), Carrier::Tcp);
+    }
+
+    #[test]
+    fn unusable_certificate_files_fall_back_to_the_certificate_of_the_process() {
+        let config = Config { cert_file: "/nowhere".into(), ..Config::default() };
+        let own = config.identity().unwrap().fingerprint();
+        assert_eq!(Config::default().identity().unwrap().fingerprint(), own);
+    }
+}

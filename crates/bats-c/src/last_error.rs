@@ -1,0 +1,24 @@
+//! The text of a thread's last failure.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// A C string of `text`; what C cannot hold is left out.
+pub(crate) fn c_string(text: &str) -> CString {
+    let octets: Vec<u8> = text.bytes().filter(|&octet| octet != 0).collect();
+    CString::new(octets).unwrap_or_default()
+}
+
+/// Notes why a call failed, for the calling thread.
+pub(crate) fn set(text: &str) {
+    LAST.with_borrow_mut(|last| *last = c_string(text));
+}
+
+/// Valid until the thread's next failure.
+pub(crate) fn get() -> *const c_char {
+    LAST.with_borrow(|last| last.as_ptr())
+}

@@ -1,0 +1,236 @@
+//! What carries the messages of an established connection.
+
+mod quiet;
+pub(crate) mod tcp;
+mod tls;
+pub(crate) mod udp;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use openbats::{CloseReason, ConnectionStats, RecvError, SendError};
+
+use crate::event::{Code, Failure};
+
+/// Largest ideal length: programs of the original have buffers of 150,000 octets.
+const MOST_IDEAL: u32 = 150_000;
+/// Symbols in a message of the ideal length: calls cost little beside so many packets.
+const SYMBOLS_PER_MESSAGE: u32 = 100;
+/// Octets of a packet that are not message data.
+const PACKET_OVERHEAD: u32 = 64;
+
+/// The next of what comes in.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    Message(Bytes),
+    /// The peer said that it sends no more.
+    Finished,
+    Lost(Loss),
+}
+
+/// How a connection ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Loss {
+    pub(crate) how: How,
+    pub(crate) text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// This side closed it.
+    Here,
+    /// The peer closed it.
+    Peer,
+    /// Nothing was heard for the idle time-out.
+    Idle,
+    /// The handshake did not finish in time.
+    TimedOut,
+    /// Something broke.
+    Broken,
+}
+
+impl From<CloseReason> for Loss {
+    fn from(reason: CloseReason) -> Self {
+        let how = match &reason {
+            CloseReason::Local => How::Here,
+            CloseReason::Peer { .. } => How::Peer,
+            CloseReason::IdleTimeout(_) => How::Idle,
+            CloseReason::HandshakeTimeout => How::TimedOut,
+            _ => How::Broken,
+        };
+        Self { how, text: reason.to_string() }
+    }
+}
+
+/// Why a message was not taken.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    Full,
+    Failed(Failure),
+}
+
+fn refusal(error: SendError) -> Refusal {
+    let code = match &error {
+        SendError::Blocked(_) => return Refusal::Full,
+        SendError::Closed(_) | SendError::Finished => Code::ConnectionClosed,
+        SendError::TooLarge { .. } => Code::InvalidParam,
+        _ => Code::SendFailed,
+    };
+    Refusal::Failed(Failure::new(code, error.to_string()))
+}
+
+/// An established connection of one of the modes.
+#[derive(Clone)]
+pub(crate) enum Link {
+    Brtp(openbats::Connection),
+    Tcp(Arc<tcp::Tcp>),
+    Udp(Arc<udp::Udp>),
+}
+
+impl Link {
+    pub(crate) fn try_send(&self, message: &[u8]) -> Result<(), Refusal> {
+        match self {
+            Self::Brtp(connection) => {
+                connection.try_send(Bytes::copy_from_slice(message)).map_err(refusal)
+            }
+            Self::Tcp(tcp) => tcp.try_send(message),
+            Self::Udp(udp) => udp.try_send(message),
+        }
+    }
+
+    /// Sends when there is room.
+    pub(crate) async fn send(&self, message: Bytes) -> Result<(), Failure> {
+        match self {
+            Self::Brtp(connection) => {
+                connection.send(message).await.map_err(|error| match refusal(error) {
+                    Refusal::Failed(failure) => failure,
+                    Refusal::Full => Failure::new(Code::SendFailed, "no room"),
+                })
+            }
+            Self::Tcp(tcp) => loop {
+                match tcp.try_send(&message) {
+                    Ok(()) => return Ok(()),
+                    Err(Refusal::Failed(failure)) => return Err(failure),
+                    Err(Refusal::Full) => tcp.writable().await,
+                }
+            },
+            Self::Udp(_) => Err(Failure::new(Code::SendFailed, "not a reliable mode")),
+        }
+    }
+
+    /// Whether what is sent arrives, and the sender learns that it has.
+    pub(crate) fn is_reliable(&self) -> bool {
+        !matches!(self, Self::Udp(_))
+    }
+
+    pub(crate) async fn recv(&self) -> Incoming {
+        match self {
+            Self::Brtp(connection) => match connection.recv().await {
+                Ok(Some(message)) => Incoming::Message(message),
+                Ok(None) => Incoming::Finished,
+                Err(RecvError::Closed(reason)) => Incoming::Lost(reason.into()),
+                Err(error) => Incoming::Lost(Loss { how: How::Broken, text: error.to_string() }),
+            },
+            Self::Tcp(tcp) => tcp.recv().await,
+            Self::Udp(udp) => udp.recv().await,
+        }
+    }
+
+    /// A message that is there already.
+    pub(crate) fn try_recv(&self) -> Option<Bytes> {
+        match self {
+            Self::Brtp(connection) => connection.try_recv(),
+            Self::Tcp(tcp) => tcp.try_recv(),
+            Self::Udp(udp) => udp.try_recv(),
+        }
+    }
+
+    /// Done when there is room after a refusal, or no hope of it.
+    pub(crate) async fn writable(&self) {
+        match self {
+            Self::Brtp(connection) => drop(connection.writable().await),
+            Self::Tcp(tcp) => tcp.writable().await,
+            Self::Udp(udp) => udp.writable().await,
+        }
+    }
+
+    /// Done when the peer has everything; `false` if it will not get it.
+    pub(crate) async fn flush(&self) -> bool {
+        match self {
+            Self::Brtp(connection) => connection.flush().await.is_ok(),
+            Self::Tcp(tcp) => tcp.flush().await,
+            Self::Udp(_) => true,
+        }
+    }
+
+    /// Says that no more follows and waits until the peer has everything.
+    pub(crate) async fn finish(&self) {
+        match self {
+            Self::Brtp(connection) => drop(connection.finish().await),
+            Self::Tcp(tcp) => tcp.finish().await,
+            Self::Udp(_) => {}
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        match self {
+            Self::Brtp(connection) => connection.close(0, ""),
+            Self::Tcp(tcp) => tcp.close(),
+            Self::Udp(udp) => udp.close(),
+        }
+    }
+
+    /// Whether the connection has ended by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        match self {
+            Self::Brtp(connection) => connection.close_reason().is_some(),
+            Self::Tcp(tcp) => tcp.has_ended(),
+            Self::Udp(udp) => udp.has_ended(),
+        }
+    }
+
+    pub(crate) fn stats(&self) -> ConnectionStats {
+        match self {
+            Self::Brtp(connection) => connection.stats(),
+            Self::Tcp(tcp) => tcp.stats(),
+            Self::Udp(udp) => udp.stats(),
+        }
+    }
+
+    pub(crate) fn remote(&self) -> SocketAddr {
+        match self {
+            Self::Brtp(connection) => connection.remote_addr(),
+            Self::Tcp(tcp) => tcp.remote,
+            Self::Udp(udp) => udp.remote,
+        }
+    }
+
+    /// The best size of one message now.
+    pub(crate) fn ideal_length(&self) -> u32 {
+        match self {
+            Self::Brtp(connection) => ideal_length(connection.stats().path_mtu),
+            Self::Tcp(_) => MOST_IDEAL,
+            Self::Udp(udp) => udp.ideal_length(),
+        }
+    }
+}
+
+fn ideal_length(path_mtu: u16) -> u32 {
+    let symbol = u32::from(path_mtu).saturating_sub(PACKET_OVERHEAD).max(1_000);
+    (symbol * SYMBOLS_PER_MESSAGE).min(MOST_IDEAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ideal_length_is_what_programs_of_the_original_can_bear() {
+        for mtu in [0, 576, 1_200, 1_252, 1_472, 9_000, u16::MAX] {
+            let length = ideal_length(mtu);
+            assert!(length > 361 && length <= 150_000, "{mtu}: {length}");
+        }
+        assert_eq!(ideal_length(1_472), 140_800);
+    }
+}

@@ -1,0 +1,316 @@
+//! Protocol objects: they make connections and own them.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use openbats::{Endpoint, Wait};
+
+use crate::callback::{ConnectionCallback, ListenCallback};
+use crate::config::{self, Config};
+use crate::context::Context;
+use crate::event::{Code, Event, Failure, ListenEvent};
+use crate::gate::Gate;
+use crate::handles::{Table, new_id};
+use crate::listener::{Listener, Shared};
+use crate::session::Session;
+
+pub(crate) static PROTOCOLS: Table<Protocol> = Table::new();
+
+/// What a destructor gives data that is still on its way.
+const LINGER: Duration = Duration::from_millis(500);
+/// How long giving a port up may take.
+const PORT_RELEASE: Duration = Duration::from_secs(2);
+
+/// The socket that connections of this object begin at.
+struct Client {
+    asked_for: Option<SocketAddr>,
+    endpoint: Endpoint,
+}
+
+#[derive(Default)]
+struct State {
+    config: Arc<Config>,
+    sessions: BTreeMap<usize, Arc<Session>>,
+    client: Option<Client>,
+    listener: Option<Arc<Listener>>,
+    /// Sockets of listeners that were stopped while connections of theirs lived.
+    retired: Vec<Shared>,
+    bound: Option<SocketAddr>,
+}
+
+/// `BatsProtocol`.
+pub(crate) struct Protocol {
+    pub(crate) id: usize,
+    pub(crate) context: Arc<Context>,
+    pub(crate) gate: Gate,
+    state: Mutex<State>,
+}
+
+impl Protocol {
+    pub(crate) fn create(context: &Arc<Context>, config: Config) -> Arc<Self> {
+        let protocol = Arc::new(Self {
+            id: new_id(),
+            context: context.clone(),
+            gate: Gate::default(),
+            state: Mutex::new(State { config: Arc::new(config), ..State::default() }),
+        });
+        PROTOCOLS.insert(protocol.id, protocol.clone());
+        context.add(&protocol);
+        protocol
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For connections and listeners from now on; those there are keep theirs.
+    pub(crate) fn load_config(&self, config: Config) {
+        self.lock().config = Arc::new(config);
+    }
+
+    pub(crate) fn bound(&self) -> Option<SocketAddr> {
+        self.lock().bound
+    }
+
+    pub(crate) fn set_bound(&self, bound: Option<SocketAddr>) {
+        self.lock().bound = bound;
+    }
+
+    fn alive(&self) -> Result<(), Failure> {
+        if self.context.is_destroyed() || self.gate.is_closed() {
+            return Err(Failure::invalid("the context or the protocol object was destroyed"));
+        }
+        Ok(())
+    }
+
+    /// Begins a connection. What fails here is told twice on the caller's thread: as FAILED and
+    /// by the result.
+    pub(crate) fn start_connect(
+        self: &Arc<Self>,
+        target: Option<(String, u16)>,
+        callback: ConnectionCallback,
+    ) -> Result<(), Failure> {
+        let config = self.lock().config.clone();
+        let session = Session::new(self, &config, callback);
+        let prepared = self.alive().and_then(|()| {
+            let carrier = config.carrier()?;
+            let (host, port) = match target {
+                Some(target) => target,
+                None => (config.remote_addr.clone(), config::port(config.remote_port)?),
+            };
+            if host.is_empty() || port == 0 {
+                return Err(Failure::invalid(format!("no address to connect to: '{host}:{port}'")));
+            }
+            config.client_address()?;
+            if !self.add_session(&session) {
+                return Err(Failure::invalid("the protocol object was destroyed"));
+            }
+            Ok((carrier, host, port))
+        });
+        match prepared {
+            Ok((carrier, host, port)) => {
+                config.warn_of_fallbacks();
+                self.context.spawn(session.run_connect(self.clone(), carrier, host, port));
+                Ok(())
+            }
+            Err(failure) => {
+                tracing::warn!(error = failure.text, "cannot connect");
+                session.fail(&failure.text);
+                session.call_now(Event::Failed, None, 0);
+                session.end();
+                Err(failure)
+            }
+        }
+    }
+
+    /// The socket for client connections; made when it is first needed, and made anew when
+    /// another local address is wanted.
+    pub(crate) fn client_endpoint(
+        &self,
+        config: &Config,
+        remote: SocketAddr,
+    ) -> Result<Endpoint, Failure> {
+        let mut asked_for = config.client_address()?;
+        if let Some(address) = &mut asked_for
+            && address.ip().is_unspecified()
+            && remote.is_ipv4()
+        {
+            address.set_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        }
+        let mut state = self.lock();
+        // A socket made after the object's end would be nobody's to close.
+        if self.gate.is_closed() {
+            return Err(Failure::invalid("the protocol object was destroyed"));
+        }
+        if let Some(client) = &state.client
+            && client.asked_for == asked_for
+        {
+            return Ok(client.endpoint.clone());
+        }
+        let builder = match asked_for {
+            Some(address) => Endpoint::builder().bind(address),
+            None => Endpoint::builder(),
+        };
+        let endpoint = builder
+            .start()
+            .map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))?;
+        let old = state.client.replace(Client { asked_for, endpoint: endpoint.clone() });
+        drop(state);
+        drop(old);
+        Ok(endpoint)
+    }
+
+    /// `false` once the object is destroyed.
+    pub(crate) fn add_session(&self, session: &Arc<Session>) -> bool {
+        let mut state = self.lock();
+        if self.gate.is_closed() {
+            return false;
+        }
+        state.sessions.insert(session.id, session.clone());
+        true
+    }
+
+    /// Connections of this object, made or accepted.
+    pub(crate) fn session_count(&self) -> usize {
+        self.lock().sessions.len()
+    }
+
+    pub(crate) fn remove_session(&self, id: usize) {
+        let old = self.lock().sessions.remove(&id);
+        drop(old);
+    }
+
+    pub(crate) fn start_listen(
+        self: &Arc<Self>,
+        place: Option<(String, u16)>,
+        callback: ListenCallback,
+    ) -> Result<(), Failure> {
+        let config = self.lock().config.clone();
+        let listener = Listener::new(callback);
+        let failed = |event, failure: Failure| {
+            tracing::warn!(error = failure.text, "cannot listen");
+            crate::last_error::set(&failure.text);
+            listener.call_now(self, 0, event);
+            listener.forget();
+            Err(failure)
+        };
+        let prepared = self.alive().and_then(|()| {
+            let carrier = config.carrier()?;
+            let (host, port) = match place {
+                Some(place) => place,
+                None => (config.local_addr.clone(), config::port(config.local_port)?),
+            };
+            let ip = match host.as_str() {
+                "" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                host => config::local_ip(host)?,
+            };
+            Ok((carrier, SocketAddr::new(ip, port)))
+        });
+        let (carrier, address) = match prepared {
+            Ok(prepared) => prepared,
+            Err(failure) => return failed(ListenEvent::Failed, failure),
+        };
+        {
+            let mut state = self.lock();
+            if state.listener.is_some() {
+                drop(state);
+                let failure = Failure::new(Code::ListenFailed, "already listening");
+                return failed(ListenEvent::AlreadyInListen, failure);
+            }
+            state.listener = Some(listener.clone());
+            if !state.sessions.values().any(|session| session.is_accepted) {
+                let retired = std::mem::take(&mut state.retired);
+                drop(state);
+                retired.iter().for_each(Shared::give_up);
+            }
+        }
+        config.warn_of_fallbacks();
+        self.context.spawn(listener.clone().run(self.clone(), carrier, address, config));
+        Ok(())
+    }
+
+    /// A listener that could not be bound.
+    pub(crate) fn listener_ended(&self, listener: &Arc<Listener>) {
+        let mut state = self.lock();
+        if state.listener.as_ref().is_some_and(|current| Arc::ptr_eq(current, listener)) {
+            state.listener = None;
+        }
+    }
+
+    /// Accepts nothing more. Connections there are live on; without any, the port is free when
+    /// this returns.
+    pub(crate) fn stop_listen(&self) -> Result<(), Failure> {
+        let (listener, has_sessions) = {
+            let mut state = self.lock();
+            let Some(listener) = state.listener.take() else {
+                return Err(Failure::invalid("not listening"));
+            };
+            let accepted = state.sessions.values().any(|session| session.is_accepted);
+            (listener, accepted)
+        };
+        if let Some(shared) = listener.close() {
+            if has_sessions {
+                shared.stop_accepting();
+                self.lock().retired.push(shared);
+            } else {
+                shared.give_up();
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends everything of this object: no callback runs when this returns, other than one that
+    /// the caller is in, and its ports are free.
+    pub(crate) fn shut_down(&self) {
+        self.gate.close();
+        let (sessions, client, listener, retired) = {
+            let mut state = self.lock();
+            (
+                std::mem::take(&mut state.sessions),
+                state.client.take(),
+                state.listener.take(),
+                std::mem::take(&mut state.retired),
+            )
+        };
+        if !self.context.is_here() {
+            linger(&sessions);
+        }
+        for session in sessions.values() {
+            session.stop();
+        }
+        if let Some(listener) = listener {
+            if let Some(shared) = listener.close() {
+                shared.give_up();
+            }
+            listener.forget();
+        }
+        retired.iter().for_each(Shared::give_up);
+        for session in sessions.into_values() {
+            session.end();
+        }
+        if let Some(client) = client {
+            give_up(&client.endpoint);
+        }
+        self.context.remove(self.id);
+    }
+}
+
+/// Frees the port of an endpoint.
+pub(crate) fn give_up(endpoint: &Endpoint) {
+    if endpoint.terminate(0, "").wait_for(PORT_RELEASE).is_err() {
+        tracing::warn!("a port is not free yet: its I/O thread does not end");
+    }
+}
+
+/// Gives what was sent last a chance to arrive.
+fn linger(sessions: &BTreeMap<usize, Arc<Session>>) {
+    let links: Vec<_> = sessions.values().filter_map(|session| session.link()).collect();
+    let all = async {
+        for link in links {
+            link.flush().await;
+        }
+    };
+    let _ = all.wait_for(LINGER);
+}

@@ -1,0 +1,42 @@
+"""A coded, encrypted, reliable transport over UDP.
+
+    import openbats
+
+    with openbats.listen("127.0.0.1") as listener:
+        host, port = listener.address
+        with openbats.connect(host, port, fingerprint=listener.fingerprint) as connection:
+            connection.send(b"hello")
+            print(listener.accept().recv())
+
+``openbats.aio`` has the same with ``await``, ``openbats.sim`` the protocol in virtual time.
+"""
+
+from . import aio, sim
+from ._blocking import Connection, Listener, connect, listen
+from ._native import (
+    ConnectError,
+    ConnectionClosed,
+    FileError,
+    OpenBatsError,
+    UnsupportedMode,
+    __version__,
+)
+from ._types import MODES, File, Stats
+
+__all__ = [
+    "MODES",
+    "ConnectError",
+    "Connection",
+    "ConnectionClosed",
+    "File",
+    "FileError",
+    "Listener",
+    "OpenBatsError",
+    "Stats",
+    "UnsupportedMode",
+    "__version__",
+    "aio",
+    "connect",
+    "listen",
+    "sim",
+]

@@ -1,0 +1,167 @@
+"""The blocking interface."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Iterator, Optional, Tuple, Union
+
+from . import _native
+from ._types import (
+    BytesLike,
+    ConnectionBase,
+    File,
+    Mode,
+    as_bytes,
+    file_of,
+    identity,
+    local_ip,
+    options,
+    trust,
+)
+
+#: Seconds that leaving a ``with`` block gives unacknowledged data.
+LINGER = 10.0
+
+
+class Connection(ConnectionBase):
+    """Messages to and from one peer: in order, each exactly once. Usable from several threads."""
+
+    def send(self, data: BytesLike, timeout: Optional[float] = None) -> None:
+        """Hands a message over; returns when there is room for it, not when it has arrived."""
+        self._native.send(as_bytes(data)).wait(timeout)
+
+    def recv(self, timeout: Optional[float] = None) -> Optional[bytes]:
+        """The next message, or ``None`` after the peer's last."""
+        return self._native.recv().wait(timeout)
+
+    def flush(self, timeout: Optional[float] = None) -> None:
+        """Waits until the peer has everything that was sent so far."""
+        self._native.flush().wait(timeout)
+
+    def finish(self, timeout: Optional[float] = None) -> None:
+        """Says that no more messages follow, and waits until the peer has everything."""
+        self._native.finish().wait(timeout)
+
+    def send_file(
+        self, path: Union[str, os.PathLike], timeout: Optional[float] = None
+    ) -> File:
+        """Sends a file; returns when the peer has verified and stored it."""
+        sent = file_of(self._native.send_file(os.fspath(path)).wait(timeout))
+        assert sent is not None
+        return sent
+
+    def receive_file(
+        self,
+        directory: Union[str, os.PathLike],
+        *,
+        overwrite: bool = False,
+        max_size: Optional[int] = None,
+        timeout: Optional[float] = None,
+    ) -> Optional[File]:
+        """Receives the next file into a directory; ``None`` when the peer has finished."""
+        operation = self._native.receive_file(os.fspath(directory), overwrite, max_size)
+        return file_of(operation.wait(timeout))
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            message = self.recv()
+            if message is None:
+                return
+            yield message
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, kind: object, value: object, traceback: object) -> None:
+        if kind is None and self.close_reason is None:
+            try:
+                self.finish(LINGER)
+            except (TimeoutError, _native.ConnectionClosed):
+                pass
+        self.close()
+
+
+class Listener:
+    """Accepts connections. Iterating gives one after the other."""
+
+    def __init__(self, native: "_native.Endpoint"):
+        self._native = native
+
+    @property
+    def address(self) -> Tuple[str, int]:
+        return self._native.address()
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate, for clients to pin."""
+        fingerprint = self._native.fingerprint()
+        assert fingerprint is not None
+        return fingerprint
+
+    def accept(self, timeout: Optional[float] = None) -> Connection:
+        """The next connection that a peer has established."""
+        return Connection(self._native.accept().wait(timeout), None)
+
+    def close(self) -> None:
+        """Closes all connections of this listener; its port is free when this returns."""
+        self._native.terminate().wait(LINGER)
+
+    def __iter__(self) -> Iterator[Connection]:
+        while True:
+            yield self.accept()
+
+    def __enter__(self) -> "Listener":
+        return self
+
+    def __exit__(self, kind: object, value: object, traceback: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<openbats.Listener at {self.address[0]} port {self.address[1]}>"
+
+
+def connect(
+    host: str,
+    port: int,
+    *,
+    fingerprint: Optional[str] = None,
+    authorities: Optional[Union[str, os.PathLike]] = None,
+    insecure: bool = False,
+    mode: Mode = "brtp",
+    congestion: str = "bbr",
+    rate: Optional[int] = None,
+    goal: str = "balanced",
+    idle_timeout: float = 30.0,
+    keep_alive: Optional[float] = None,
+    max_message_size: Optional[int] = None,
+    local: Optional[Tuple[str, int]] = None,
+    timeout: Optional[float] = None,
+) -> Connection:
+    """Connects to a server."""
+    believed = trust(fingerprint, authorities, insecure)
+    chosen = options(mode, congestion, rate, goal, idle_timeout, keep_alive, max_message_size)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    address = found[0][4]
+    endpoint = _native.Endpoint.client(local)
+    operation = endpoint.connect((address[0], address[1]), host, believed, chosen)
+    return Connection(operation.wait(timeout), endpoint)
+
+
+def listen(
+    host: str = "0.0.0.0",
+    port: int = 0,
+    *,
+    cert: Optional[Union[str, os.PathLike]] = None,
+    key: Optional[Union[str, os.PathLike]] = None,
+    mode: Mode = "brtp",
+    congestion: str = "bbr",
+    rate: Optional[int] = None,
+    goal: str = "balanced",
+    idle_timeout: float = 30.0,
+    keep_alive: Optional[float] = None,
+    max_message_size: Optional[int] = None,
+) -> Listener:
+    """Listens; without certificate and key a certificate is made."""
+    chosen = options(mode, congestion, rate, goal, idle_timeout, keep_alive, max_message_size)
+    return Listener(_native.Endpoint.server((local_ip(host), port), identity(cert, key), chosen))

@@ -1,0 +1,174 @@
+"""What the blocking and the asyncio interface share."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Optional, Tuple, Union
+
+from . import _native
+
+BytesLike = Union[bytes, bytearray, memoryview]
+Mode = Union[int, str]
+
+MODES = {
+    "btp": 0,
+    "brtp": 1,
+    "brctp": 2,
+    "transparent": 3,
+    "tcp": 10,
+    "udp": 11,
+    "quic": 12,
+}
+
+
+def mode_number(mode: Mode) -> int:
+    """The number of a mode given by name or number."""
+    if isinstance(mode, str):
+        try:
+            return MODES[mode.lower()]
+        except KeyError:
+            names = ", ".join(MODES)
+            raise ValueError(f"mode must be one of {names}, not {mode!r}") from None
+    return int(mode)
+
+
+def as_bytes(data: BytesLike) -> Union[bytes, bytearray]:
+    """What the native part takes without a detour."""
+    if isinstance(data, (bytes, bytearray)):
+        return data
+    return bytes(data)
+
+
+def options(
+    mode: Mode,
+    congestion: str,
+    rate: Optional[int],
+    goal: str,
+    idle_timeout: float,
+    keep_alive: Optional[float],
+    max_message_size: Optional[int],
+) -> dict:
+    return {
+        "mode": mode_number(mode),
+        "congestion": congestion,
+        "rate": rate,
+        "goal": goal,
+        "idle_timeout": idle_timeout,
+        "keep_alive": keep_alive,
+        "max_message_size": max_message_size,
+    }
+
+
+def trust(
+    fingerprint: Optional[str],
+    authorities: Optional[Union[str, os.PathLike]],
+    insecure: bool,
+) -> Tuple[str, str]:
+    """Whom a client believes: exactly one of the three ways must be chosen."""
+    chosen = (fingerprint is not None) + (authorities is not None) + bool(insecure)
+    if chosen != 1:
+        raise ValueError(
+            "choose whom to trust: fingerprint='...', authorities='file.pem' or insecure=True"
+        )
+    if fingerprint is not None:
+        return ("fingerprint", fingerprint)
+    if authorities is not None:
+        return ("authorities", os.fspath(authorities))
+    return ("insecure", "")
+
+
+def identity(
+    cert: Optional[Union[str, os.PathLike]], key: Optional[Union[str, os.PathLike]]
+) -> Optional[Tuple[str, str]]:
+    if (cert is None) != (key is None):
+        raise ValueError("cert and key go together")
+    return None if cert is None or key is None else (os.fspath(cert), os.fspath(key))
+
+
+def local_ip(host: str) -> str:
+    return {"localhost": "127.0.0.1", "": "0.0.0.0"}.get(host, host)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """A sample of a connection's statistics. Times in seconds, sizes in bytes, rates in bit/s."""
+
+    controller_state: str
+    smoothed_rtt: float
+    min_rtt: float
+    queue_delay: float
+    loss_estimate: float
+    burst_factor: float
+    code_rate: float
+    cwnd_bytes: int
+    in_flight_bytes: int
+    pacing_bps: int
+    delivery_bps: int
+    path_mtu: int
+    bytes_sent: int
+    packets_sent: int
+    bytes_received: int
+    packets_received: int
+    packets_lost: int
+    source_packets_sent: int
+    proactive_packets_sent: int
+    top_up_packets_sent: int
+    coded_packets_received: int
+    wasted_packets_received: int
+    symbols_decoded: int
+    messages_sent: int
+    message_bytes_sent: int
+    messages_received: int
+    message_bytes_received: int
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A file that has arrived and was verified."""
+
+    path: Optional[str]
+    size: int
+    #: BLAKE3 hash of the content.
+    hash: bytes
+
+
+def file_of(value: Any) -> Optional[File]:
+    return None if value is None else File(*value)
+
+
+class ConnectionBase:
+    """What needs no waiting."""
+
+    def __init__(self, native: "_native.Connection", endpoint: Optional["_native.Endpoint"]):
+        self._native = native
+        # A client's own endpoint: it ends with the connection.
+        self._endpoint = endpoint
+
+    def close(self, code: int = 0, reason: str = "") -> None:
+        """Ends the connection at once; what was not acknowledged may be lost."""
+        self._native.close(code, reason)
+
+    def stats(self) -> Stats:
+        """A sample of the statistics; the last one after the end."""
+        return Stats(**self._native.stats())
+
+    @property
+    def remote_address(self) -> Tuple[str, int]:
+        return self._native.remote_address()
+
+    @property
+    def peer_fingerprint(self) -> Optional[str]:
+        """SHA-256 of the peer's certificate, while it is connected and if it showed one."""
+        return self._native.peer_fingerprint()
+
+    @property
+    def close_reason(self) -> Optional[str]:
+        """How the connection ended, if it has."""
+        return self._native.close_reason()
+
+    def __repr__(self) -> str:
+        host, port = self.remote_address
+        return f"<{type(self).__module__}.Connection to {host} port {port}>"

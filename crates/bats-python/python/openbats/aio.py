@@ -1,0 +1,260 @@
+"""The asyncio interface: the same names as the blocking one, with ``await``.
+
+    async with openbats.aio.connect("example.org", 4433, fingerprint="...") as connection:
+        await connection.send(b"hello")
+        print(await connection.recv())
+
+Cancelling a task gives up what it was waiting for: a connection that is being made is given up, a
+message that was not handed over yet is not sent, a message that is waited for is not lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import weakref
+from typing import Any, AsyncIterator, Awaitable, Dict, Generator, Generic, Optional, Tuple
+from typing import TypeVar, Union
+
+from . import _native
+from ._blocking import LINGER
+from ._types import (
+    BytesLike,
+    ConnectionBase,
+    File,
+    Mode,
+    as_bytes,
+    file_of,
+    identity,
+    local_ip,
+    options,
+    trust,
+)
+
+__all__ = ["Connection", "Listener", "connect", "listen"]
+
+T = TypeVar("T")
+
+
+class _Driver:
+    """Polls operations when the I/O threads say so. One for each event loop."""
+
+    _drivers: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Driver]" = (
+        weakref.WeakKeyDictionary()
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self._hub = _native.Hub()
+        self._tokens = itertools.count(1)
+        self._waiting: Dict[int, "asyncio.Future[None]"] = {}
+        loop.add_reader(self._hub.fileno(), self._on_ready)
+
+    @classmethod
+    def current(cls) -> "_Driver":
+        loop = asyncio.get_running_loop()
+        driver = cls._drivers.get(loop)
+        if driver is None:
+            driver = cls._drivers[loop] = cls(loop)
+        return driver
+
+    def _on_ready(self) -> None:
+        for token in self._hub.take():
+            future = self._waiting.get(token)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    async def run(self, operation: "_native.Operation") -> Any:
+        loop = asyncio.get_running_loop()
+        token = next(self._tokens)
+        try:
+            while True:
+                future = loop.create_future()
+                self._waiting[token] = future
+                done = operation.poll(self._hub, token)
+                if done is not None:
+                    return done[0]
+                await future
+        finally:
+            self._waiting.pop(token, None)
+            operation.cancel()
+
+
+async def _run(operation: "_native.Operation") -> Any:
+    return await _Driver.current().run(operation)
+
+
+class Connection(ConnectionBase):
+    """Messages to and from one peer: in order, each exactly once."""
+
+    async def send(self, data: BytesLike) -> None:
+        """Hands a message over; done when there is room for it, not when it has arrived."""
+        await _run(self._native.send(as_bytes(data)))
+
+    async def recv(self) -> Optional[bytes]:
+        """The next message, or ``None`` after the peer's last."""
+        return await _run(self._native.recv())
+
+    async def flush(self) -> None:
+        """Waits until the peer has everything that was sent so far."""
+        await _run(self._native.flush())
+
+    async def finish(self) -> None:
+        """Says that no more messages follow, and waits until the peer has everything."""
+        await _run(self._native.finish())
+
+    async def _on_thread(self, operation: "_native.Operation") -> Optional[File]:
+        # Files are read and written in place, which would hold up the event loop.
+        try:
+            return file_of(await asyncio.to_thread(operation.wait))
+        except asyncio.CancelledError:
+            # Half a file helps nobody, and the thread ends with the connection.
+            self.close(0, "file transfer cancelled")
+            raise
+
+    async def send_file(self, path: Union[str, os.PathLike]) -> File:
+        """Sends a file; done when the peer has stored it. Cancelling closes the connection."""
+        sent = await self._on_thread(self._native.send_file(os.fspath(path)))
+        assert sent is not None
+        return sent
+
+    async def receive_file(
+        self,
+        directory: Union[str, os.PathLike],
+        *,
+        overwrite: bool = False,
+        max_size: Optional[int] = None,
+    ) -> Optional[File]:
+        """Receives the next file; ``None`` when the peer has finished. Cancelling closes the
+        connection."""
+        return await self._on_thread(
+            self._native.receive_file(os.fspath(directory), overwrite, max_size)
+        )
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            message = await self.recv()
+            if message is None:
+                return
+            yield message
+
+    async def __aenter__(self) -> "Connection":
+        return self
+
+    async def __aexit__(self, kind: object, value: object, traceback: object) -> None:
+        if kind is None and self.close_reason is None:
+            try:
+                await asyncio.wait_for(self.finish(), LINGER)
+            except (asyncio.TimeoutError, _native.ConnectionClosed):
+                pass
+        self.close()
+
+
+class Listener:
+    """Accepts connections. Iterating gives one after the other."""
+
+    def __init__(self, native: "_native.Endpoint"):
+        self._native = native
+
+    @property
+    def address(self) -> Tuple[str, int]:
+        return self._native.address()
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate, for clients to pin."""
+        fingerprint = self._native.fingerprint()
+        assert fingerprint is not None
+        return fingerprint
+
+    async def accept(self) -> Connection:
+        """The next connection that a peer has established."""
+        return Connection(await _run(self._native.accept()), None)
+
+    async def close(self) -> None:
+        """Closes all connections of this listener; its port is free when this is done."""
+        await _run(self._native.terminate())
+
+    async def __aiter__(self) -> AsyncIterator[Connection]:
+        while True:
+            yield await self.accept()
+
+    async def __aenter__(self) -> "Listener":
+        return self
+
+    async def __aexit__(self, kind: object, value: object, traceback: object) -> None:
+        await self.close()
+
+
+class _Begun(Generic[T]):
+    """Something to be awaited, or entered with ``async with``."""
+
+    def __init__(self, made: Awaitable[T]):
+        self._made = made
+        self._entered: Any = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._made.__await__()
+
+    async def __aenter__(self) -> T:
+        self._entered = await self._made
+        return await self._entered.__aenter__()
+
+    async def __aexit__(self, kind: object, value: object, traceback: object) -> None:
+        await self._entered.__aexit__(kind, value, traceback)
+
+
+def connect(
+    host: str,
+    port: int,
+    *,
+    fingerprint: Optional[str] = None,
+    authorities: Optional[Union[str, os.PathLike]] = None,
+    insecure: bool = False,
+    mode: Mode = "brtp",
+    congestion: str = "bbr",
+    rate: Optional[int] = None,
+    goal: str = "balanced",
+    idle_timeout: float = 30.0,
+    keep_alive: Optional[float] = None,
+    max_message_size: Optional[int] = None,
+    local: Optional[Tuple[str, int]] = None,
+) -> "_Begun[Connection]":
+    """Connects to a server: to be awaited, or entered with ``async with``."""
+    believed = trust(fingerprint, authorities, insecure)
+    chosen = options(mode, congestion, rate, goal, idle_timeout, keep_alive, max_message_size)
+
+    async def make() -> Connection:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        address = found[0][4]
+        endpoint = _native.Endpoint.client(local)
+        operation = endpoint.connect((address[0], address[1]), host, believed, chosen)
+        return Connection(await _run(operation), endpoint)
+
+    return _Begun(make())
+
+
+def listen(
+    host: str = "0.0.0.0",
+    port: int = 0,
+    *,
+    cert: Optional[Union[str, os.PathLike]] = None,
+    key: Optional[Union[str, os.PathLike]] = None,
+    mode: Mode = "brtp",
+    congestion: str = "bbr",
+    rate: Optional[int] = None,
+    goal: str = "balanced",
+    idle_timeout: float = 30.0,
+    keep_alive: Optional[float] = None,
+    max_message_size: Optional[int] = None,
+) -> "_Begun[Listener]":
+    """Listens: to be awaited, or entered with ``async with``."""
+    chosen = options(mode, congestion, rate, goal, idle_timeout, keep_alive, max_message_size)
+    files = identity(cert, key)
+
+    async def make() -> Listener:
+        return Listener(_native.Endpoint.server((local_ip(host), port), files, chosen))
+
+    return _Begun(make())

@@ -1,0 +1,165 @@
+//! A connection.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use openbats::file::{self, Receiver};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyDict;
+
+use crate::error::Failure;
+use crate::operation::{Operation, Value};
+
+/// `openbats._native.Connection`; the methods that take time give an operation.
+#[pyclass(frozen)]
+pub(crate) struct Connection {
+    inner: openbats::Connection,
+}
+
+impl Connection {
+    pub(crate) fn new(inner: openbats::Connection) -> Self {
+        Self { inner }
+    }
+}
+
+#[pymethods]
+impl Connection {
+    fn send(&self, data: PyBackedBytes) -> Operation {
+        let connection = self.inner.clone();
+        let message = Bytes::copy_from_slice(&data);
+        Operation::new(async move {
+            connection.send(message).await?;
+            Ok(Value::Nothing)
+        })
+    }
+
+    /// The next message, or nothing after the peer's last.
+    fn recv(&self) -> Operation {
+        let connection = self.inner.clone();
+        Operation::new(async move {
+            Ok(match connection.recv().await? {
+                Some(message) => Value::Message(message),
+                None => Value::Nothing,
+            })
+        })
+    }
+
+    fn flush(&self) -> Operation {
+        let connection = self.inner.clone();
+        Operation::new(async move {
+            connection.flush().await?;
+            Ok(Value::Nothing)
+        })
+    }
+
+    fn finish(&self) -> Operation {
+        let connection = self.inner.clone();
+        Operation::new(async move {
+            connection.finish().await?;
+            Ok(Value::Nothing)
+        })
+    }
+
+    fn close(&self, py: Python<'_>, code: u64, reason: &str) {
+        py.detach(|| self.inner.close(code, reason));
+    }
+
+    /// Reads the file in place: to be waited for on a thread, not polled by an event loop.
+    fn send_file(&self, path: PathBuf) -> Operation {
+        let connection = self.inner.clone();
+        Operation::new(async move {
+            let sent = file::send(&connection, &path, |_, _| {}).await?;
+            Ok(Value::File(None, sent.size, sent.hash))
+        })
+    }
+
+    /// Writes the file in place, as [`send_file`](Self::send_file) reads it.
+    fn receive_file(
+        &self,
+        directory: PathBuf,
+        overwrite: bool,
+        max_size: Option<u64>,
+    ) -> Operation {
+        let connection = self.inner.clone();
+        let mut receiver = Receiver::new(directory).overwrite(overwrite);
+        if let Some(max_size) = max_size {
+            receiver = receiver.max_size(max_size);
+        }
+        Operation::new(async move {
+            match receiver.receive(&connection, |_, _, _| {}).await {
+                Ok(Some(file)) => {
+                    let path = file.path.to_string_lossy().into_owned();
+                    Ok(Value::File(Some(path), file.size, file.hash))
+                }
+                Ok(None) => Ok(Value::Nothing),
+                Err(error) => Err(Failure::from(error)),
+            }
+        })
+    }
+
+    /// How the connection ended, if it has.
+    fn close_reason(&self) -> Option<String> {
+        self.inner.close_reason().map(|reason| reason.to_string())
+    }
+
+    fn remote_address(&self) -> (String, u16) {
+        let address = self.inner.remote_addr();
+        (address.ip().to_string(), address.port())
+    }
+
+    fn peer_fingerprint(&self) -> Option<String> {
+        self.inner.peer_fingerprint().map(|fingerprint| fingerprint.to_string())
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = py.detach(|| self.inner.stats());
+        stats_dict(py, &stats)
+    }
+}
+
+/// The statistics by name; times in seconds.
+pub(crate) fn stats_dict<'py>(
+    py: Python<'py>,
+    stats: &openbats::ConnectionStats,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("controller_state", stats.controller_state)?;
+    for (name, value) in [
+        ("smoothed_rtt", stats.smoothed_rtt.as_secs_f64()),
+        ("min_rtt", stats.min_rtt.as_secs_f64()),
+        ("queue_delay", stats.queue_delay.as_secs_f64()),
+        ("loss_estimate", stats.loss_estimate),
+        ("burst_factor", stats.burst_factor),
+        ("code_rate", stats.code_rate),
+    ] {
+        dict.set_item(name, value)?;
+    }
+    for (name, value) in [
+        ("cwnd_bytes", stats.cwnd_bytes),
+        ("in_flight_bytes", stats.in_flight_bytes),
+        ("pacing_bps", stats.pacing_bps),
+        ("delivery_bps", stats.delivery_bps),
+        ("path_mtu", stats.path_mtu.into()),
+        ("bytes_sent", stats.bytes_sent),
+        ("packets_sent", stats.packets_sent),
+        ("bytes_received", stats.bytes_received),
+        ("packets_received", stats.packets_received),
+        ("packets_lost", stats.packets_lost),
+        ("source_packets_sent", stats.source_packets_sent),
+        ("proactive_packets_sent", stats.proactive_packets_sent),
+        ("top_up_packets_sent", stats.top_up_packets_sent),
+        ("coded_packets_received", stats.coded_packets_received),
+        ("wasted_packets_received", stats.wasted_packets_received),
+        ("symbols_decoded", stats.symbols_decoded),
+        ("messages_sent", stats.messages_sent),
+        ("message_bytes_sent", stats.message_bytes_sent),
+        ("messages_received", stats.messages_received),
+        ("message_bytes_received", stats.message_bytes_received),
+        ("send_buffer_bytes", stats.send_buffer_bytes),
+        ("receive_buffer_bytes", stats.receive_buffer_bytes),
+    ] {
+        dict.set_item(name, value)?;
+    }
+    Ok(dict)
+}

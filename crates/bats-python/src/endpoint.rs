@@ -1,0 +1,191 @@
+//! Endpoints: where connections begin.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use openbats::{
+    ClientOptions, CongestionAlgorithm, Goal, Identity, ServerOptions, TransportConfig, Trust,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::error::{ConnectError, UnsupportedMode};
+use crate::operation::{Operation, Value};
+
+/// Limits and behaviour, as the keyword arguments of `connect` and `listen`.
+#[derive(FromPyObject)]
+pub(crate) struct Options {
+    #[pyo3(item)]
+    mode: i64,
+    #[pyo3(item)]
+    congestion: String,
+    #[pyo3(item)]
+    rate: Option<u64>,
+    #[pyo3(item)]
+    goal: String,
+    #[pyo3(item)]
+    idle_timeout: f64,
+    #[pyo3(item)]
+    keep_alive: Option<f64>,
+    #[pyo3(item)]
+    max_message_size: Option<usize>,
+}
+
+fn seconds(name: &str, value: f64) -> PyResult<Duration> {
+    match Duration::try_from_secs_f64(value) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err(PyValueError::new_err(format!("{name} must be a positive number of seconds"))),
+    }
+}
+
+pub(crate) fn goal(name: &str) -> PyResult<Goal> {
+    match name {
+        "latency" => Ok(Goal::Latency),
+        "balanced" => Ok(Goal::Balanced),
+        "throughput" => Ok(Goal::Throughput),
+        other => Err(PyValueError::new_err(format!(
+            "goal must be 'latency', 'balanced' or 'throughput', not '{other}'"
+        ))),
+    }
+}
+
+impl Options {
+    fn transport(&self) -> PyResult<TransportConfig> {
+        if self.mode != 1 {
+            let name = match self.mode {
+                0 => "BTP",
+                2 => "BRCTP",
+                3 => "TRANSPARENT",
+                10 => "TCP",
+                11 => "UDP",
+                12 => "QUIC",
+                _ => "unknown",
+            };
+            return Err(UnsupportedMode::new_err(format!(
+                "mode {} ({name}) is not available in this version of the Python package; use \
+                 'brtp'",
+                self.mode
+            )));
+        }
+        let congestion = match (self.congestion.as_str(), self.rate) {
+            ("bbr", None) => CongestionAlgorithm::Bbr,
+            ("none", None) => CongestionAlgorithm::None,
+            ("fixed", Some(bits_per_second)) => CongestionAlgorithm::FixedRate { bits_per_second },
+            ("fixed", None) => return Err(PyValueError::new_err("'fixed' needs a rate")),
+            ("bbr" | "none", Some(_)) => {
+                return Err(PyValueError::new_err("a rate goes with congestion='fixed' only"));
+            }
+            (other, _) => {
+                return Err(PyValueError::new_err(format!(
+                    "congestion must be 'bbr', 'fixed' or 'none', not '{other}'"
+                )));
+            }
+        };
+        let default = TransportConfig::default();
+        Ok(TransportConfig {
+            congestion,
+            goal: goal(&self.goal)?,
+            idle_timeout: seconds("idle_timeout", self.idle_timeout)?,
+            keep_alive: self.keep_alive.map(|value| seconds("keep_alive", value)).transpose()?,
+            max_message_size: self.max_message_size.unwrap_or(default.max_message_size),
+            ..default
+        })
+    }
+}
+
+fn ip(text: &str) -> PyResult<IpAddr> {
+    text.parse().map_err(|_| PyValueError::new_err(format!("'{text}' is not an IP address")))
+}
+
+/// `openbats._native.Endpoint`.
+#[pyclass(frozen)]
+pub(crate) struct Endpoint {
+    inner: openbats::Endpoint,
+    fingerprint: Option<String>,
+}
+
+#[pymethods]
+impl Endpoint {
+    /// An endpoint that only connects.
+    #[staticmethod]
+    #[pyo3(signature = (local=None))]
+    fn client(py: Python<'_>, local: Option<(String, u16)>) -> PyResult<Self> {
+        let mut builder = openbats::Endpoint::builder();
+        if let Some((host, port)) = local {
+            builder = builder.bind(SocketAddr::new(ip(&host)?, port));
+        }
+        let inner = py.detach(|| builder.start());
+        let inner = inner.map_err(|error| ConnectError::new_err(error.to_string()))?;
+        Ok(Self { inner, fingerprint: None })
+    }
+
+    /// An endpoint that accepts; without files it makes a certificate.
+    #[staticmethod]
+    fn server(
+        py: Python<'_>,
+        local: (String, u16),
+        identity: Option<(PathBuf, PathBuf)>,
+        options: Options,
+    ) -> PyResult<Self> {
+        let transport = options.transport()?;
+        let address = SocketAddr::new(ip(&local.0)?, local.1);
+        let identity = match identity {
+            Some((certificate, key)) => Identity::from_pem_files(certificate, key),
+            None => Identity::generate(&["localhost"]),
+        };
+        let identity = identity.map_err(|error| ConnectError::new_err(error.to_string()))?;
+        let fingerprint = Some(identity.fingerprint().to_string());
+        let server = ServerOptions::new(identity).transport(transport);
+        let started =
+            py.detach(|| openbats::Endpoint::builder().bind(address).server(server).start());
+        let inner = started.map_err(|error| ConnectError::new_err(error.to_string()))?;
+        Ok(Self { inner, fingerprint })
+    }
+
+    fn address(&self) -> (String, u16) {
+        let address = self.inner.local_addr();
+        (address.ip().to_string(), address.port())
+    }
+
+    fn fingerprint(&self) -> Option<String> {
+        self.fingerprint.clone()
+    }
+
+    /// `trust` is a kind (`fingerprint`, `authorities` or `insecure`) and its value.
+    fn connect(
+        &self,
+        remote: (String, u16),
+        name: String,
+        trust: (String, String),
+        options: Options,
+    ) -> PyResult<Operation> {
+        let wrong = |error: openbats::IdentityError| PyValueError::new_err(error.to_string());
+        let trust = match trust.0.as_str() {
+            "fingerprint" => Trust::fingerprint(trust.1.parse().map_err(wrong)?),
+            "authorities" => Trust::authorities(&trust.1).map_err(wrong)?,
+            "insecure" => Trust::dangerous_any(),
+            other => return Err(PyValueError::new_err(format!("no such trust: {other}"))),
+        };
+        let remote = SocketAddr::new(ip(&remote.0)?, remote.1);
+        let options = ClientOptions::new(trust).transport(options.transport()?);
+        let endpoint = self.inner.clone();
+        Ok(Operation::new(async move {
+            Ok(Value::Connection(endpoint.connect(remote, &name, options).await?))
+        }))
+    }
+
+    fn accept(&self) -> Operation {
+        let endpoint = self.inner.clone();
+        Operation::new(async move { Ok(Value::Connection(endpoint.accept().await?)) })
+    }
+
+    /// Closes everything and frees the port.
+    fn terminate(&self) -> Operation {
+        let endpoint = self.inner.clone();
+        Operation::new(async move {
+            endpoint.terminate(0, "").await;
+            Ok(Value::Nothing)
+        })
+    }
+}

@@ -1,0 +1,63 @@
+//! Exceptions, and the failures that become them.
+
+use openbats::file;
+use openbats::{RecvError, SendError};
+use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::{PyErr, create_exception};
+
+create_exception!(openbats, OpenBatsError, PyException, "Base of what this package raises.");
+create_exception!(openbats, ConnectError, OpenBatsError, "A connection or listener was not made.");
+create_exception!(openbats, ConnectionClosed, OpenBatsError, "The connection is over.");
+create_exception!(openbats, FileError, OpenBatsError, "A file did not arrive.");
+create_exception!(openbats, UnsupportedMode, OpenBatsError, "The mode is not in this version.");
+
+/// A failure on its way to Python; made without the interpreter.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Connect(String),
+    Closed(String),
+    Value(String),
+    File(String),
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Connect(text) => ConnectError::new_err(text),
+            Failure::Closed(text) => ConnectionClosed::new_err(text),
+            Failure::Value(text) => PyValueError::new_err(text),
+            Failure::File(text) => FileError::new_err(text),
+        }
+    }
+}
+
+impl From<SendError> for Failure {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::TooLarge { .. } => Self::Value(error.to_string()),
+            other => Self::Closed(other.to_string()),
+        }
+    }
+}
+
+impl From<RecvError> for Failure {
+    fn from(error: RecvError) -> Self {
+        Self::Closed(error.to_string())
+    }
+}
+
+impl From<file::FileError> for Failure {
+    fn from(error: file::FileError) -> Self {
+        match error {
+            file::FileError::Send(error) => error.into(),
+            file::FileError::Receive(error) => error.into(),
+            other => Self::File(other.to_string()),
+        }
+    }
+}
+
+impl From<openbats::ConnectError> for Failure {
+    fn from(error: openbats::ConnectError) -> Self {
+        Self::Connect(error.to_string())
+    }
+}

@@ -1,0 +1,30 @@
+//! The native part of the Python package `openbats`: thin classes over the Rust library. What
+//! users see stands in `python/openbats`.
+
+mod connection;
+mod endpoint;
+mod error;
+mod operation;
+mod sim;
+
+use pyo3::prelude::*;
+
+/// `openbats._native`.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("OpenBatsError", py.get_type::<error::OpenBatsError>())?;
+    module.add("ConnectError", py.get_type::<error::ConnectError>())?;
+    module.add("ConnectionClosed", py.get_type::<error::ConnectionClosed>())?;
+    module.add("FileError", py.get_type::<error::FileError>())?;
+    module.add("UnsupportedMode", py.get_type::<error::UnsupportedMode>())?;
+    module.add_class::<connection::Connection>()?;
+    module.add_class::<endpoint::Endpoint>()?;
+    module.add_class::<operation::Operation>()?;
+    module.add_class::<operation::Hub>()?;
+    module.add_class::<sim::Link>()?;
+    module.add_function(wrap_pyfunction!(sim::transfer, module)?)?;
+    module.add_function(wrap_pyfunction!(sim::cell, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Things that take time: waited for by a thread, or polled by an event loop.
+
+use std::future::Future;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::connection::Connection;
+use crate::error::Failure;
+
+/// How often a waiting thread looks whether Ctrl-C was pressed.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What an operation brings.
+pub(crate) enum Value {
+    Nothing,
+    Connection(openbats::Connection),
+    Message(Bytes),
+    /// Path, size and hash of a file.
+    File(Option<String>, u64, [u8; 32]),
+}
+
+pub(crate) type Outcome = Result<Value, Failure>;
+type Task = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+fn to_python(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
+    Ok(match value {
+        Value::Nothing => py.None(),
+        Value::Connection(connection) => Py::new(py, Connection::new(connection))?.into_any(),
+        Value::Message(message) => PyBytes::new(py, &message).into_any().unbind(),
+        Value::File(path, size, hash) => {
+            (path, size, PyBytes::new(py, &hash)).into_pyobject(py)?.into_any().unbind()
+        }
+    })
+}
+
+/// Something that was begun. Dropping or cancelling it gives it up.
+#[pyclass(frozen)]
+pub(crate) struct Operation {
+    task: Mutex<Option<Task>>,
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a time-out of the user's, on the user's thread")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Operation {
+    pub(crate) fn new(task: impl Future<Output = Outcome> + Send + 'static) -> Self {
+        Self { task: Mutex::new(Some(Box::pin(task))) }
+    }
+
+    /// Polls once; `None` while it is not done.
+    fn poll_once(&self, waker: &Waker) -> Option<Option<Outcome>> {
+        let mut guard = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(task) = guard.as_mut() else { return Some(None) };
+        match task.as_mut().poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(outcome) => {
+                *guard = None;
+                Some(Some(outcome))
+            }
+            Poll::Pending => None,
+        }
+    }
+}
+
+fn finished(py: Python<'_>, outcome: Option<Outcome>) -> PyResult<Py<PyAny>> {
+    match outcome {
+        Some(outcome) => to_python(py, outcome?),
+        None => Err(PyRuntimeError::new_err("the operation is over")),
+    }
+}
+
+#[pymethods]
+impl Operation {
+    /// Waits, at most `timeout` seconds; other threads and Ctrl-C go on meanwhile.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let limit = match timeout {
+            // A time that no clock reaches is no limit.
+            Some(seconds) => Duration::try_from_secs_f64(seconds.max(0.0)).ok(),
+            None => None,
+        };
+        let end = limit.and_then(|limit| now().checked_add(limit));
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        loop {
+            let outcome = py.detach(|| {
+                let outcome = self.poll_once(&waker);
+                if outcome.is_none() {
+                    let left = end.map(|end| end.saturating_duration_since(now()));
+                    thread::park_timeout(left.unwrap_or(SIGNAL_INTERVAL).min(SIGNAL_INTERVAL));
+                }
+                outcome
+            });
+            if let Some(outcome) = outcome {
+                return finished(py, outcome);
+            }
+            py.check_signals()?;
+            if end.is_some_and(|end| end <= now()) {
+                // It may have become done while the thread woke up.
+                if let Some(outcome) = self.poll_once(&waker) {
+                    return finished(py, outcome);
+                }
+                self.cancel();
+                return Err(PyTimeoutError::new_err("not done in time"));
+            }
+        }
+    }
+
+    /// A tuple of the result when it is done; otherwise `None`, and the hub is told of `token`
+    /// when it is worth asking again.
+    fn poll(&self, py: Python<'_>, hub: &Hub, token: u64) -> PyResult<Option<(Py<PyAny>,)>> {
+        let waker = Waker::from(Arc::new(HubWaker { hub: hub.inner.clone(), token }));
+        match py.detach(|| self.poll_once(&waker)) {
+            Some(outcome) => Ok(Some((finished(py, outcome)?,))),
+            None => Ok(None),
+        }
+    }
+
+    /// Gives it up.
+    fn cancel(&self) {
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(task);
+    }
+}
+
+/// Tells an event loop which operations to poll again, without the interpreter's lock: the I/O
+/// thread must not wait for Python.
+#[pyclass(frozen)]
+pub(crate) struct Hub {
+    inner: Arc<HubInner>,
+}
+
+struct HubInner {
+    ready: Mutex<Vec<u64>>,
+    alarm: OwnedFd,
+}
+
+struct HubWaker {
+    hub: Arc<HubInner>,
+    token: u64,
+}
+
+impl Wake for HubWaker {
+    fn wake(self: Arc<Self>) {
+        self.hub.ready.lock().unwrap_or_else(PoisonError::into_inner).push(self.token);
+        // A full counter rings already.
+        let _ = rustix::io::write(&self.hub.alarm, &1u64.to_ne_bytes());
+    }
+}
+
+#[pymethods]
+impl Hub {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let alarm = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|error| PyErr::from(std::io::Error::from(error)))?;
+        Ok(Self { inner: Arc::new(HubInner { ready: Mutex::default(), alarm }) })
+    }
+
+    fn fileno(&self) -> i32 {
+        self.inner.alarm.as_raw_fd()
+    }
+
+    /// The tokens to be polled again.
+    fn take(&self) -> Vec<u64> {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.inner.alarm, &mut count);
+        std::mem::take(&mut *self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,230 @@
+import dataclasses
+import os
+import signal
+import socket
+import threading
+import time
+
+import openbats
+import pytest
+
+LIMIT = 30.0
+
+
+@pytest.fixture
+def pair():
+    with openbats.listen("127.0.0.1") as listener:
+        near = openbats.connect(
+            *listener.address, fingerprint=listener.fingerprint, timeout=LIMIT
+        )
+        far = listener.accept(LIMIT)
+        yield near, far
+        near.close()
+
+
+def content(size, seed):
+    return bytes((x * 31 + x // 251 + seed * 7) & 255 for x in range(size))
+
+
+def test_messages_keep_their_boundaries_both_ways(pair):
+    sizes = [0, 1, 100, 1472, 70_000, 1_000_000]
+    for here, there in (pair, pair[::-1]):
+        for number, size in enumerate(sizes):
+            here.send(content(size, number), LIMIT)
+        for number, size in enumerate(sizes):
+            assert there.recv(LIMIT) == content(size, number)
+
+
+def test_every_kind_of_bytes_is_taken(pair):
+    near, far = pair
+    for data in (b"abc", bytearray(b"abc"), memoryview(b"xabcx")[1:4]):
+        near.send(data, LIMIT)
+        assert far.recv(LIMIT) == b"abc"
+    with pytest.raises(TypeError):
+        near.send("text")
+
+
+def test_finish_ends_the_iteration(pair):
+    near, far = pair
+    for x in range(10):
+        near.send(b"%d" % x)
+    received = []
+    reader = threading.Thread(target=lambda: received.extend(far))
+    reader.start()
+    near.finish(LIMIT)
+    reader.join(LIMIT)
+    assert received == [b"%d" % x for x in range(10)]
+    with pytest.raises(openbats.ConnectionClosed):
+        near.send(b"late")
+
+
+def test_leaving_a_with_block_delivers_everything():
+    with openbats.listen("127.0.0.1") as listener:
+        with openbats.connect(
+            *listener.address, fingerprint=listener.fingerprint, timeout=LIMIT
+        ) as near:
+            near.send(content(500_000, 1))
+            far = listener.accept(LIMIT)
+            reader = threading.Thread(target=lambda: got.extend(far))
+            got = []
+            reader.start()
+        reader.join(LIMIT)
+        assert got == [content(500_000, 1)]
+        assert near.close_reason is not None
+
+
+def test_time_outs(pair):
+    _, far = pair
+    with pytest.raises(TimeoutError):
+        far.recv(0.05)
+    with pytest.raises(TimeoutError):
+        far.recv(0)
+    with openbats.listen("127.0.0.1") as listener, pytest.raises(TimeoutError):
+        listener.accept(0.05)
+    # Nothing is lost by it.
+    pair[0].send(b"after")
+    assert far.recv(LIMIT) == b"after"
+
+
+def test_a_silent_server_is_given_up():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole:
+        hole.bind(("127.0.0.1", 0))
+        with pytest.raises(TimeoutError):
+            openbats.connect(*hole.getsockname(), insecure=True, timeout=0.2)
+        with pytest.raises(openbats.ConnectError, match="nothing heard"):
+            openbats.connect(
+                *hole.getsockname(), insecure=True, idle_timeout=0.3, timeout=LIMIT
+            )
+
+
+def test_trust_must_be_chosen_and_is_kept():
+    with openbats.listen("127.0.0.1") as listener:
+        with pytest.raises(ValueError, match="trust"):
+            openbats.connect(*listener.address)
+        with pytest.raises(ValueError, match="trust"):
+            openbats.connect(*listener.address, insecure=True, fingerprint="00")
+        with pytest.raises(ValueError, match="hexadecimal"):
+            openbats.connect(*listener.address, fingerprint="12")
+        with pytest.raises(ValueError, match="nowhere.pem"):
+            openbats.connect(*listener.address, authorities="/nowhere.pem")
+        with pytest.raises(openbats.ConnectError):
+            openbats.connect(*listener.address, fingerprint="00" * 32, timeout=LIMIT)
+        near = openbats.connect(
+            *listener.address, fingerprint=listener.fingerprint, timeout=LIMIT
+        )
+        assert near.peer_fingerprint == listener.fingerprint
+
+
+@pytest.mark.parametrize("mode", ["btp", 2, "transparent", "tcp", "udp", "quic", 200])
+def test_missing_modes_are_refused_by_name(mode):
+    with pytest.raises(openbats.UnsupportedMode, match="not available"):
+        openbats.connect("127.0.0.1", 9, insecure=True, mode=mode)
+    with pytest.raises(openbats.UnsupportedMode, match="not available"):
+        openbats.listen("127.0.0.1", mode=mode)
+
+
+def test_wrong_options_are_refused():
+    for wrong in (
+        {"mode": "pigeon"},
+        {"congestion": "cubic"},
+        {"congestion": "fixed"},
+        {"rate": 1000},
+        {"goal": "speed"},
+        {"idle_timeout": 0},
+        {"idle_timeout": float("nan")},
+        {"keep_alive": -1},
+    ):
+        with pytest.raises(ValueError):
+            openbats.connect("127.0.0.1", 9, insecure=True, **wrong)
+    with pytest.raises(ValueError):
+        openbats.listen("not an address")
+    with pytest.raises(ValueError):
+        openbats.listen("127.0.0.1", cert="only.pem")
+    with pytest.raises(openbats.ConnectError, match="nowhere"):
+        openbats.listen("127.0.0.1", cert="/nowhere/c.pem", key="/nowhere/k.pem")
+
+
+def test_statistics(pair):
+    near, far = pair
+    for x in range(5):
+        near.send(content(10_000, x))
+    near.flush(LIMIT)
+    stats = near.stats()
+    assert dataclasses.is_dataclass(stats)
+    assert stats.messages_sent == 5 and stats.message_bytes_sent == 50_000
+    assert stats.packets_sent > 30 and 0 < stats.min_rtt < LIMIT
+    assert [far.recv(LIMIT) for _ in range(5)] == [content(10_000, x) for x in range(5)]
+    assert far.stats().messages_received == 5
+    near.close(7, "enough")
+    with pytest.raises(openbats.ConnectionClosed, match="code 7, enough"):
+        far.recv(LIMIT)
+    assert near.stats().messages_sent == 5
+
+
+def test_files(pair, tmp_path):
+    near, far = pair
+    source = tmp_path / "data.bin"
+    source.write_bytes(os.urandom(1_000_000))
+    target = tmp_path / "target"
+    target.mkdir()
+    received = []
+
+    def receive():
+        received.append(far.receive_file(target, timeout=LIMIT))
+        received.append(far.receive_file(target, timeout=LIMIT))
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    sent = near.send_file(source, LIMIT)
+    near.finish(LIMIT)
+    thread.join(LIMIT)
+    assert received[1] is None
+    assert received[0].size == sent.size == 1_000_000
+    assert received[0].hash == sent.hash and len(sent.hash) == 32
+    assert (target / "data.bin").read_bytes() == source.read_bytes()
+
+
+def test_missing_files_are_named(pair):
+    with pytest.raises(openbats.FileError, match="nowhere"):
+        pair[0].send_file("/nowhere/at/all")
+
+
+def test_the_port_is_free_after_close():
+    for _ in range(5):
+        with openbats.listen("127.0.0.1") as listener:
+            address = listener.address
+            near = openbats.connect(*address, fingerprint=listener.fingerprint, timeout=LIMIT)
+            listener.accept(LIMIT)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as again:
+            again.bind(address)
+        with pytest.raises(openbats.ConnectionClosed):
+            near.recv(LIMIT)
+
+
+def test_names_are_looked_up():
+    with openbats.listen("127.0.0.1") as listener:
+        near = openbats.connect(
+            "localhost", listener.address[1], fingerprint=listener.fingerprint, timeout=LIMIT
+        )
+        assert near.remote_address == listener.address
+    with pytest.raises(OSError):
+        openbats.connect("no.such.host.invalid", 1, insecure=True)
+
+
+def test_ctrl_c_ends_a_wait(pair):
+    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        pair[1].recv(LIMIT)
+    timer.join()
+
+
+def test_waiting_does_not_stop_other_threads(pair):
+    near, far = pair
+    thread = threading.Thread(target=lambda: far.recv(LIMIT))
+    thread.start()
+    for _ in range(10):
+        time.sleep(0.001)
+    near.send(b"end")
+    thread.join(LIMIT)
+    assert not thread.is_alive()

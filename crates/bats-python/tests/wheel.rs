@@ -1,0 +1,117 @@
+//! The package as Python users get it: a wheel, installed in a fresh virtual environment, tested
+//! there with pytest, and the examples run.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Says what was left out. What is written to standard error directly is shown, also if the test
+/// passes.
+fn skip(why: &str) {
+    let line = format!("\nSKIPPED the Python package: {why}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+fn python() -> Command {
+    Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()))
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// A fresh virtual environment, or why there is none.
+fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let made = python().args(["-m", "venv", "--clear"]).arg(&directory).output();
+    match made {
+        Err(error) => return Err(format!("python3 cannot be run ({error})")),
+        Ok(output) if !output.status.success() => {
+            return Err("python3 -m venv does not work here (Debian: python3-venv)".into());
+        }
+        Ok(_) => {}
+    }
+    let binaries = directory.join("bin");
+    let installed = Command::new(binaries.join("python"))
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+        .args(packages)
+        .output()
+        .map_err(|error| format!("pip cannot be run ({error})"))?;
+    if !installed.status.success() {
+        let why = String::from_utf8_lossy(&installed.stderr);
+        return Err(format!("pip cannot install {packages:?}: {}", why.trim()));
+    }
+    Ok(binaries)
+}
+
+#[test]
+fn the_wheel_works_in_a_fresh_environment() {
+    let tools = match environment("python-tools", &["maturin>=1.9,<2"]) {
+        Ok(tools) => tools,
+        Err(why) => return skip(&why),
+    };
+    let fresh = match environment("python-fresh", &["pytest>=8"]) {
+        Ok(fresh) => fresh,
+        Err(why) => return skip(&why),
+    };
+
+    let wheels = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wheels");
+    let _ = std::fs::remove_dir_all(&wheels);
+    // The settings of the tests' profile, so that what they have compiled is used again. (Under
+    // the profile's own name cargo would make a test program of the library.)
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    run(Command::new(tools.join("maturin"))
+        .args(["build", "--profile", "dev", "--locked", "--compatibility", "linux", "--out"])
+        .arg(&wheels)
+        .arg("--interpreter")
+        .arg(fresh.join("python"))
+        .env("CARGO_TARGET_DIR", target)
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
+        .current_dir(here()));
+    let mut built = std::fs::read_dir(&wheels).unwrap();
+    let wheel = built.next().unwrap().unwrap().path();
+    assert!(built.next().is_none(), "one wheel for all versions of Python");
+    let name = wheel.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(name.contains("-cp310-abi3-"), "{name}");
+
+    let python = fresh.join("python");
+    run(Command::new(&python)
+        .args(["-m", "pip", "install", "--quiet", "--no-index", "--disable-pip-version-check"])
+        .arg(&wheel));
+    // Outside the source tree, so that the installed package is what is imported.
+    let elsewhere = wheels.clone();
+    let tested = run(Command::new(&python)
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir"])
+        .arg(here())
+        .arg(here().join("tests"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(&elsewhere));
+    let said = String::from_utf8_lossy(&tested.stdout).into_owned();
+    assert!(said.contains(" passed") && !said.contains("skipped"), "{said}");
+
+    for (example, says) in [
+        ("echo.py", "3 messages came back"),
+        ("file.py", "8388608 bytes arrived"),
+        ("latency.py", "500 rounds"),
+        ("throughput.py", "throughput: 100 MB"),
+    ] {
+        let output = run(Command::new(&python)
+            .arg(here().join("examples").join(example))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .current_dir(&elsewhere));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains(says), "{example}: {said}");
+    }
+}
