@@ -86,42 +86,38 @@ pub(crate) struct Coding {
 }
 
 impl Coding {
-    /// Of streams of one side: what was sent and received between two samples of each.
-    pub(crate) fn between(samples: &[(&Transport, &Transport)]) -> Self {
-        let sum = |field: fn(&Transport) -> u64| {
+    /// Of streams: what was sent between two samples of their sending ends, and received between
+    /// two of their receiving ends, as far as there are samples.
+    pub(crate) fn between(
+        senders: &[(&Transport, &Transport)],
+        receivers: &[(&Transport, &Transport)],
+    ) -> Self {
+        let sum = |samples: &[(&Transport, &Transport)], field: fn(&Transport) -> u64| {
             samples.iter().fold(0_u64, |sum, (before, after)| {
                 sum.saturating_add(field(after).saturating_sub(field(before)))
             })
         };
         let share = |part: u64, whole: u64| (whole > 0).then(|| 100.0 * part as f64 / whole as f64);
-        let mean = |field: fn(&Transport) -> f64| {
+        let mean = |samples: &[(&Transport, &Transport)], field: fn(&Transport) -> f64| {
             let sum: f64 = samples.iter().map(|(_, after)| field(after)).sum();
             (!samples.is_empty()).then(|| sum / samples.len() as f64)
         };
-        let source = sum(|stats| stats.source_packets_sent);
-        let is_sender = source > 0;
+        // The sender's round-trip time is that of the data.
+        let timed = if senders.is_empty() { receivers } else { senders };
         Self {
-            loss: mean(|stats| stats.loss_percent).filter(|_| is_sender),
-            redundancy: share(sum(|stats| stats.repair_packets_sent), source),
-            waste: share(
-                sum(|stats| stats.wasted_packets_received),
-                sum(|stats| stats.coded_packets_received),
+            loss: mean(senders, |stats| stats.loss_percent),
+            redundancy: share(
+                sum(senders, |stats| stats.repair_packets_sent),
+                sum(senders, |stats| stats.source_packets_sent),
             ),
-            rtt_us: mean(|stats| stats.rtt_us as f64).map(|rtt| rtt as u64),
-            cwnd: is_sender.then(|| {
-                samples.iter().fold(0_u64, |sum, (_, after)| sum.saturating_add(after.snd_cwnd))
+            waste: share(
+                sum(receivers, |stats| stats.wasted_packets_received),
+                sum(receivers, |stats| stats.coded_packets_received),
+            ),
+            rtt_us: mean(timed, |stats| stats.rtt_us as f64).map(|rtt| rtt as u64),
+            cwnd: (!senders.is_empty()).then(|| {
+                senders.iter().fold(0_u64, |sum, (_, after)| sum.saturating_add(after.snd_cwnd))
             }),
-        }
-    }
-
-    /// Completes what this side cannot know by what the other one does.
-    pub(crate) fn or(self, other: Self) -> Self {
-        Self {
-            loss: self.loss.or(other.loss),
-            redundancy: self.redundancy.or(other.redundancy),
-            waste: self.waste.or(other.waste),
-            rtt_us: self.rtt_us.or(other.rtt_us),
-            cwnd: self.cwnd.or(other.cwnd),
         }
     }
 }
@@ -148,14 +144,15 @@ mod tests {
             snd_cwnd: 1_000,
             ..before.clone()
         };
-        let coding = Coding::between(&[(&before, &after), (&before, &after)]);
+        let pair = (&before, &after);
+        let coding = Coding::between(&[pair, pair], &[pair]);
         assert_eq!((coding.redundancy, coding.waste), (Some(10.0), Some(1.0)));
         assert_eq!((coding.loss, coding.cwnd), (Some(8.0), Some(2_000)));
-        let receiver = Coding::between(&[(&Transport::default(), &before)]);
-        assert_eq!(receiver.waste, Some(90.0));
-        let nothing = Coding::between(&[(&after, &after)]);
-        assert_eq!((nothing.redundancy, nothing.waste, nothing.loss), (None, None, None));
-        assert_eq!(nothing.or(coding).redundancy, Some(10.0));
-        assert_eq!(Coding::between(&[]), Coding::default());
+        let receiver = Coding::between(&[], &[pair]);
+        assert_eq!((receiver.loss, receiver.redundancy, receiver.cwnd), (None, None, None));
+        assert_eq!((receiver.waste, receiver.rtt_us), (Some(1.0), Some(0)));
+        let nothing = Coding::between(&[(&after, &after)], &[]);
+        assert_eq!((nothing.redundancy, nothing.waste), (None, None));
+        assert_eq!(Coding::between(&[], &[]), Coding::default());
     }
 }

@@ -72,10 +72,9 @@ impl Pipe {
     pub(crate) fn is_backlogged(&self) -> bool {
         let Self::Bats { connection, .. } = self else { return false };
         let stats = connection.stats();
-        // Half a second of what the path carries, beside what is under way.
-        let half_second = stats.delivery_bps / 16;
-        stats.send_buffer_bytes
-            > (2 * stats.cwnd_bytes).saturating_add(half_second).max(MIN_BACKLOG)
+        // What the path carries in 50 ms, beside what is under way.
+        let soon = stats.delivery_bps / 8 / 20;
+        stats.send_buffer_bytes > (2 * stats.cwnd_bytes).saturating_add(soon).max(MIN_BACKLOG)
     }
 
     /// Says that no more messages follow, and waits until all have arrived or come to nothing.

@@ -134,7 +134,10 @@ pub(crate) fn interval(
                 .filter_map(|&place| interval.transports.get(place)?.as_ref())
                 .map(|(before, after)| (before, after))
                 .collect();
-            verbose.then(|| Coding::between(&samples))
+            verbose.then(|| match side {
+                Side::Sender => Coding::between(&samples, &[]),
+                Side::Receiver => Coding::between(&[], &samples),
+            })
         };
         let line = |subject, gained, places: &[usize]| {
             Line {
@@ -160,11 +163,16 @@ pub(crate) fn interval(
     lines
 }
 
-fn coding_of(all: &[&Totals]) -> Coding {
+/// Of whole tests, from both ends.
+fn coding_of(senders: &[&Totals], receivers: &[&Totals]) -> Coding {
     let nothing = Transport::default();
-    let samples: Vec<_> =
-        all.iter().filter_map(|totals| Some((&nothing, totals.transport.as_ref()?))).collect();
-    Coding::between(&samples)
+    let samples = |all: &[&'_ Totals]| -> Vec<Transport> {
+        all.iter().filter_map(|totals| totals.transport.clone()).collect()
+    };
+    let (senders, receivers) = (samples(senders), samples(receivers));
+    let senders: Vec<_> = senders.iter().map(|after| (&nothing, after)).collect();
+    let receivers: Vec<_> = receivers.iter().map(|after| (&nothing, after)).collect();
+    Coding::between(&senders, &receivers)
 }
 
 /// The last lines: for each stream this side's figures and the other's, then the sums.
@@ -184,7 +192,10 @@ pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool
                 from: 0.0,
                 to: seconds,
                 gained: Reading::sum(&readings),
-                coding: verbose.then(|| coding_of(totals).or(coding_of(others))),
+                coding: verbose.then(|| match side {
+                    Side::Sender => coding_of(totals, others),
+                    Side::Receiver => coding_of(others, totals),
+                }),
                 word: side.word(),
             }
             .text()
