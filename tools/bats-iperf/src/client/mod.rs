@@ -41,6 +41,8 @@ struct Client<'a> {
 /// # Errors
 /// The server cannot be reached, refuses, or breaks off.
 pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Result<ExitCode> {
+    // As in a URL: [::1].
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let set = files::collect(options)?;
     let local_ip = options.local_ip()?;
     let remote = resolve(options, host, local_ip)?;
@@ -88,10 +90,8 @@ fn trust(options: &Options) -> Result<Trust> {
 /// An address of the host, of the same family as our own if that is given.
 fn resolve(options: &Options, host: &str, local: Option<IpAddr>) -> Result<SocketAddr> {
     let port = options.port;
-    // As in a URL: [::1].
-    let name = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let addresses =
-        (name, port).to_socket_addrs().with_context(|| format!("cannot find the host '{host}'"))?;
+        (host, port).to_socket_addrs().with_context(|| format!("cannot find the host '{host}'"))?;
     let addresses: Vec<SocketAddr> = addresses
         .filter(|address| local.is_none_or(|ip| ip.is_ipv4() == address.is_ipv4()))
         .filter(|address| options.fits(address.ip()))

@@ -69,7 +69,7 @@ mod tests {
         assert!(decode(ZSTD, &bomb).is_err());
         assert!(decode(ZSTD, b"nonsense").is_err());
         assert!(decode(9, b"").is_err());
-        let noise: Vec<u8> = (0..10_000_u64).map(|x| (x * x * 0x9e37_79b9 >> 13) as u8).collect();
+        let noise: Vec<u8> = (0..10_000_u64).map(|x| ((x * x * 0x9e37_79b9) >> 13) as u8).collect();
         let (encoding, packed) = encode(Some(Compression::Zstd), &noise);
         assert_eq!(packed.is_none(), encoding == PLAIN);
     }
