@@ -259,6 +259,15 @@ fn hashes_beside_files_are_checked_and_written() {
         assert!(why(&sent[1]).contains(".sha256sum"), "{sent:?}");
         assert_eq!(scratch.received(), ["right.bin", "right.bin.sha256sum"]);
     }
+    // A hash of another content beside the place is not replaced unasked.
+    fs::remove_file(scratch.incoming().join("right.bin")).unwrap();
+    scratch.file("in/right.bin.sha256sum", b"mine");
+    let refused = send_all(&[&right], &Receiver::new(scratch.incoming()), 1);
+    assert!(why(&refused[0]).contains("right.bin.sha256sum exists"), "{refused:?}");
+    assert_eq!(scratch.received(), ["right.bin.sha256sum"]);
+    let overwriting = Receiver::new(scratch.incoming()).existing(Existing::Overwrite);
+    let sent = send_all(&[&right], &overwriting, 1);
+    assert!(matches!(sent[0].outcome, Outcome::Stored { .. }), "{sent:?}");
     let check = std::process::Command::new("sha256sum")
         .args(["-c", "right.bin.sha256sum"])
         .current_dir(scratch.incoming())

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
@@ -32,6 +33,8 @@ pub(crate) struct Console {
     is_verbose: bool,
     /// There will be a report with pictures.
     has_report: bool,
+    /// The JSON document was printed: a second one would make both unreadable.
+    has_document: AtomicBool,
     clock: Clock,
 }
 
@@ -67,6 +70,7 @@ impl Console {
             extra_data: options.extra_data.clone(),
             is_verbose: options.verbose,
             has_report: options.report.is_some(),
+            has_document: AtomicBool::new(false),
             clock: Clock::start(),
         }))
     }
@@ -98,6 +102,7 @@ impl Console {
     pub(crate) fn error(&self, text: &str) {
         match self.format {
             Format::Text => {}
+            Format::Document if self.has_document.load(Ordering::Acquire) => {}
             Format::Document => self.write(&format!("{:#}", json!({ "error": text }))),
             Format::Stream => self.write(&json!({ "event": "error", "data": text }).to_string()),
         }
@@ -226,6 +231,7 @@ impl Output {
             self.keep(&document.to_string());
         }
         if self.console.format == Format::Document {
+            self.console.has_document.store(true, Ordering::Release);
             self.console.write(&format!("{document:#}"));
         }
     }

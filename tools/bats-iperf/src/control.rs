@@ -20,7 +20,7 @@ const MAX_MESSAGE: usize = 1 << 20;
 /// Octets of the report in one message. JSON may escape an octet with six.
 const PIECE: usize = 100 << 10;
 /// Octets of the other side's report that are sent and taken.
-pub(crate) const MAX_OUTPUT: usize = 16 << 20;
+pub(crate) const MAX_OUTPUT: usize = 4 << 20;
 
 /// What the data goes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

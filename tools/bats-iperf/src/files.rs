@@ -5,14 +5,15 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use openbats::Wait;
 use openbats::file::FileError;
 use openbats::file::set::{self, FileReport, FileSet, Outcome, Progress, Receiver, Sender};
+use openbats::{Connection, Wait};
 use serde_json::{Value, json};
 
 use crate::carrier::Pipe;
@@ -25,8 +26,8 @@ use crate::units;
 
 /// Bars at a time; more would not fit.
 const MAX_BARS: usize = 10;
-/// Between two lines where there is no terminal.
-const LINE_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked whether a transfer still moves.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
 
 /// Files to be sent.
 #[derive(Debug)]
@@ -178,11 +179,21 @@ struct View<'a> {
     total: u64,
     moved: AtomicU64,
     clock: Clock,
+    /// Between two lines of progress where there is no terminal; zero for none.
+    every: Duration,
     next_line: Mutex<Duration>,
+    /// When something happened, in milliseconds.
+    moved_at: AtomicU64,
 }
 
 impl<'a> View<'a> {
-    fn new(output: &'a Output, word: &'static str, total: u64, debug: bool) -> Self {
+    fn new(
+        output: &'a Output,
+        word: &'static str,
+        total: u64,
+        every: Duration,
+        debug: bool,
+    ) -> Self {
         let is_shown = !output.is_json() && !debug && std::io::stderr().is_terminal();
         let target = ProgressDrawTarget::stderr();
         Self {
@@ -194,11 +205,24 @@ impl<'a> View<'a> {
             total,
             moved: AtomicU64::new(0),
             clock: Clock::start(),
-            next_line: Mutex::new(LINE_EVERY),
+            every,
+            next_line: Mutex::new(every),
+            moved_at: AtomicU64::new(0),
         }
     }
 
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// How long nothing has happened.
+    fn stillness(&self) -> Duration {
+        let moved_at = self.moved_at.load(Ordering::Relaxed);
+        Duration::from_millis(self.now_ms().saturating_sub(moved_at))
+    }
+
     fn on(&self, progress: Progress<'_>) {
+        self.moved_at.store(self.now_ms(), Ordering::Relaxed);
         let Ok(mut files) = self.files.lock() else { return };
         match progress {
             Progress::Begin { id, name, size } => {
@@ -253,7 +277,7 @@ impl<'a> View<'a> {
 
     /// Where there is no terminal, a line from time to time.
     fn line(&self, moved: u64) {
-        if self.bars.is_some() {
+        if self.bars.is_some() || self.every.is_zero() {
             return;
         }
         let now = self.clock.elapsed();
@@ -261,7 +285,7 @@ impl<'a> View<'a> {
         if now < *next {
             return;
         }
-        *next = now + LINE_EVERY;
+        *next = now + self.every;
         let percent = 100.0 * moved as f64 / self.total.max(1) as f64;
         self.output.line(&format!(
             "{percent:>3.0}%  {} of {}  {}",
@@ -290,22 +314,43 @@ fn new_bar(bars: &MultiProgress, name: &str, size: u64) -> ProgressBar {
     bar
 }
 
-/// Runs one thread for each connection.
+/// Runs one thread for each connection, and ends them all when nothing moves for too long.
 fn on_all(
     pipes: &[Pipe],
-    output: &Output,
-    run: impl Fn(&openbats::Connection) -> Result<(), FileError> + Sync,
+    view: &View<'_>,
+    limit: Duration,
+    run: impl Fn(&Connection) -> Result<(), FileError> + Sync,
 ) {
+    let connections: Vec<&Connection> = pipes
+        .iter()
+        .filter_map(|pipe| match pipe {
+            Pipe::Bats { connection, .. } => Some(connection),
+            Pipe::Tcp(_) | Pipe::Udp(_) => None,
+        })
+        .collect();
     thread::scope(|scope| {
-        for pipe in pipes {
-            let Pipe::Bats { connection, .. } = pipe else { continue };
-            let run = &run;
+        let (done, ended) = channel();
+        for connection in &connections {
+            let (run, done) = (&run, done.clone());
             scope.spawn(move || {
                 if let Err(error) = run(connection) {
-                    output.note(&format!("bats_iperf: error - {error}"));
+                    view.output.note(&format!("bats_iperf: error - {error}"));
                     connection.close(1, "the transfer failed");
                 }
+                let _ = done.send(());
             });
+        }
+        drop(done);
+        let mut running = connections.len();
+        while running > 0 {
+            match ended.recv_timeout(WATCH_EVERY) {
+                Ok(()) => running -= 1,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if view.stillness() > limit => {
+                    connections.iter().for_each(|x| x.close(1, "the transfer stood still"));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
         }
     });
 }
@@ -315,10 +360,10 @@ pub(crate) fn send(
     output: &Output,
     pipes: &[Pipe],
     outgoing: &Outgoing,
-    debug: bool,
+    options: &Options,
 ) -> Vec<Transferred> {
     let sender = &outgoing.sender;
-    let view = View::new(output, "sent", sender.set().bytes(), debug);
+    let view = View::new(output, "sent", sender.set().bytes(), options.interval, options.debug);
     for (id, skipped) in (0..).zip(sender.set().skipped()) {
         let file = Transferred {
             name: skipped.path.display().to_string(),
@@ -331,7 +376,9 @@ pub(crate) fn send(
         };
         view.end(id, file);
     }
-    on_all(pipes, output, |connection| sender.run(connection, |event| view.on(event)).wait());
+    on_all(pipes, &view, options.rcv_timeout, |connection| {
+        sender.run(connection, |event| view.on(event)).wait()
+    });
     view.finish()
 }
 
@@ -352,8 +399,10 @@ pub(crate) fn receive(
     let receiver = Receiver::new(&options.directory)
         .existing(existing)
         .max_entries(usize::try_from(count).unwrap_or(usize::MAX));
-    let view = View::new(output, "received", bytes, options.debug);
-    on_all(pipes, output, |connection| receiver.run(connection, |event| view.on(event)).wait());
+    let view = View::new(output, "received", bytes, options.interval, options.debug);
+    on_all(pipes, &view, options.rcv_timeout, |connection| {
+        receiver.run(connection, |event| view.on(event)).wait()
+    });
     // What was not settled when the connections ended has no event.
     let settled = view.done.lock().map_or(0, |done| done.len());
     for report in receiver.reports().iter().skip(settled) {

@@ -24,6 +24,10 @@ const GRACE: Duration = Duration::from_secs(90);
 /// How long a test without a time may take.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
+/// Samples of streams kept for the end: a day of one stream at 1 s, less of more. A client may ask
+/// for more than memory holds.
+const MAX_SAMPLES: usize = 100_000;
+
 /// What is run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -60,6 +64,8 @@ pub(crate) struct Outcome {
     pub(crate) sides: Vec<Side>,
     pub(crate) is_client: bool,
     pub(crate) intervals: Vec<Interval>,
+    /// Intervals that were not kept, as they were too many.
+    pub(crate) left_out: u64,
     pub(crate) summary: Summary,
 }
 
@@ -171,6 +177,7 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
         sides: plan.sides.clone(),
         is_client: plan.is_client,
         intervals: reporter.intervals,
+        left_out: reporter.left_out,
         summary: Summary {
             streams,
             processor: processor.utilization(),
@@ -227,13 +234,14 @@ struct Reporter<'a> {
     last: Vec<(Reading, Option<Transport>)>,
     last_at: Duration,
     intervals: Vec<Interval>,
+    left_out: u64,
 }
 
 impl<'a> Reporter<'a> {
     fn new(output: &'a Output, pipes: &'a [Pipe], meters: &'a [Meter], plan: &'a Plan) -> Self {
         let last = pipes.iter().map(|pipe| (Reading::default(), pipe.transport())).collect();
         let last_at = Duration::ZERO;
-        Self { output, pipes, meters, plan, last, last_at, intervals: Vec::new() }
+        Self { output, pipes, meters, plan, last, last_at, intervals: Vec::new(), left_out: 0 }
     }
 
     fn report(&mut self, now: Duration) {
@@ -263,7 +271,10 @@ impl<'a> Reporter<'a> {
         }
         self.output.event("interval", || json::interval(&interval, sides));
         if self.output.keeps_intervals() {
-            self.intervals.push(interval);
+            match self.intervals.len() * self.pipes.len() < MAX_SAMPLES {
+                true => self.intervals.push(interval),
+                false => self.left_out += 1,
+            }
         }
         (self.last, self.last_at) = (readings, now);
     }

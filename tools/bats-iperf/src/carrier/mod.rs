@@ -71,6 +71,10 @@ impl Pipe {
     /// carriers have queues of a fixed size.
     pub(crate) fn is_backlogged(&self) -> bool {
         let Self::Bats { connection, .. } = self else { return false };
+        // The last figures of a connection that is over would never change.
+        if connection.close_reason().is_some() {
+            return false;
+        }
         let stats = connection.stats();
         // What the path carries in 50 ms, beside what is under way.
         let soon = stats.delivery_bps / 8 / 20;

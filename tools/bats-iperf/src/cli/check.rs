@@ -56,8 +56,7 @@ const SERVER_ONLY: [&str; 8] = [
     "key",
 ];
 /// Options that a transfer of files does not know.
-const NOT_WITH_FILES: [&str; 7] =
-    ["time", "bytes", "blockcount", "omit", "bandwidth", "length", "interval"];
+const NOT_WITH_FILES: [&str; 6] = ["time", "bytes", "blockcount", "omit", "bandwidth", "length"];
 
 /// The options and what they are for.
 ///

@@ -49,8 +49,8 @@ pub(crate) struct Options {
     #[arg(short, long, default_value = "brtp", value_parser = mode::parse)]
     pub(crate) mode: TransportMode,
 
-    /// Seconds between reports, 0 for none but the last. A server that is not told takes the
-    /// client's.
+    /// Seconds between reports, or between lines of progress with -f; 0 for none but the last. A
+    /// server that is not told takes the client's.
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     pub(crate) interval: Duration,
 
@@ -113,8 +113,8 @@ pub(crate) struct Options {
     #[arg(short, long)]
     pub(crate) debug: bool,
 
-    /// End with an error when a stream has brought nothing for this long (milliseconds, or with a
-    /// unit as in 5s).
+    /// End with an error when a stream has brought nothing, or a transfer of files has not moved,
+    /// for this long (milliseconds, or with a unit as in 5s).
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = parse_timeout)]
     pub(crate) rcv_timeout: Duration,
 

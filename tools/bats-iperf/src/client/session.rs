@@ -1,11 +1,13 @@
 //! From the request to the moment at which the streams are there.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use bats_netem::LinkStats;
 use openbats::{ClientOptions, Connection, Endpoint, TransportConfig, Wait};
 
-use super::Client;
+use super::{Client, FAREWELL};
 use crate::carrier::{Pipe, tcp, udp};
 use crate::clock::stamp_ns;
 use crate::control::{
@@ -23,9 +25,36 @@ pub(super) struct Begun {
     pub(super) test: u64,
     pub(super) pipes: Vec<Pipe>,
     pub(super) clock: ClockOffset,
-    /// The data's endpoint where it is not the signalling's.
-    _endpoint: Option<Endpoint>,
-    pub(super) relays: Vec<Relay>,
+    pub(super) way: Way,
+}
+
+/// What the data passes where it does not go straight from the signalling's endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Way {
+    endpoint: Option<Endpoint>,
+    relays: Vec<Relay>,
+}
+
+impl Way {
+    /// Ends it, and tells what each emulated link has done in either direction.
+    pub(super) fn end(mut self) -> Vec<[LinkStats; 2]> {
+        self.farewell();
+        self.relays.drain(..).filter_map(Relay::stop).collect()
+    }
+
+    /// The last packets must get through before the relays go.
+    fn farewell(&mut self) {
+        if let Some(endpoint) = self.endpoint.take() {
+            endpoint.shut_down(0, "");
+            let _ = endpoint.idle().wait_for(FAREWELL);
+        }
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.farewell();
+    }
 }
 
 impl Client<'_> {
@@ -72,7 +101,7 @@ impl Client<'_> {
             }
             _ => request.streams,
         };
-        let (pipes, endpoint, relays) = match request.carrier {
+        let (pipes, way) = match request.carrier {
             Carrier::Bats => self.open_bats(test, streams)?,
             Carrier::Tcp => {
                 let port = *ports.first().context("the server names no TCP port")?;
@@ -81,7 +110,7 @@ impl Client<'_> {
                     tcp::connect(remote, Hello { test, stream }, self.options.connect_timeout)
                 };
                 let pipes = (0..streams).map(open).map(|pipe| Ok(Pipe::Tcp(pipe?)));
-                (pipes.collect::<Result<_>>()?, None, Vec::new())
+                (pipes.collect::<Result<_>>()?, Way::default())
             }
             Carrier::Udp => self.open_udp(test, streams, &ports)?,
         };
@@ -90,7 +119,7 @@ impl Client<'_> {
             if needs_clock { self.compare_clocks(control)? } else { ClockOffset::default() };
         control::send(control, &Message::Ready { clock })?;
         match control::receive(control, PATIENCE)? {
-            Message::Start => Ok(Begun { test, pipes, clock, _endpoint: endpoint, relays }),
+            Message::Start => Ok(Begun { test, pipes, clock, way }),
             Message::Deny { reason } => {
                 bail!("the server refuses: {}", control::printable(&reason))
             }
@@ -98,11 +127,7 @@ impl Client<'_> {
         }
     }
 
-    fn open_bats(
-        &self,
-        test: u64,
-        streams: u16,
-    ) -> Result<(Vec<Pipe>, Option<Endpoint>, Vec<Relay>)> {
+    fn open_bats(&self, test: u64, streams: u16) -> Result<(Vec<Pipe>, Way)> {
         let mut relays = Vec::new();
         let (endpoint, remote) = match &self.options.emulate {
             None => (self.endpoint.clone(), self.remote),
@@ -120,16 +145,11 @@ impl Client<'_> {
                 Ok(Pipe::Bats { connection, local: endpoint.local_addr() })
             })
             .collect::<Result<_>>()?;
-        let own = (!relays.is_empty()).then_some(endpoint);
-        Ok((pipes, own, relays))
+        let endpoint = (!relays.is_empty()).then_some(endpoint);
+        Ok((pipes, Way { endpoint, relays }))
     }
 
-    fn open_udp(
-        &self,
-        test: u64,
-        streams: u16,
-        ports: &[u16],
-    ) -> Result<(Vec<Pipe>, Option<Endpoint>, Vec<Relay>)> {
+    fn open_udp(&self, test: u64, streams: u16, ports: &[u16]) -> Result<(Vec<Pipe>, Way)> {
         if ports.len() != usize::from(streams) {
             bail!("the server names {} UDP ports for {streams} streams", ports.len());
         }
@@ -145,7 +165,7 @@ impl Client<'_> {
             let hello = Hello { test, stream };
             pipes.push(Pipe::Udp(udp::connect(remote, hello, self.options.connect_timeout)?));
         }
-        Ok((pipes, None, relays))
+        Ok((pipes, Way { endpoint: None, relays }))
     }
 
     fn compare_clocks(&self, control: &Connection) -> Result<ClockOffset> {
@@ -163,8 +183,8 @@ impl Client<'_> {
 }
 
 /// The other side's view.
-pub(crate) fn receive_summary(control: &Connection) -> Result<Summary> {
-    match control::receive(control, PATIENCE)? {
+pub(crate) fn receive_summary(control: &Connection, patience: Duration) -> Result<Summary> {
+    match control::receive(control, patience)? {
         Message::Summary(mut summary) => {
             for totals in &mut summary.streams {
                 totals.error = totals.error.as_deref().map(control::printable);

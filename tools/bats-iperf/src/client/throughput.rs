@@ -11,7 +11,9 @@ use super::session::receive_summary;
 use super::{Client, baseline};
 use crate::carrier::udp;
 use crate::console::Output;
-use crate::control::{self, Carrier, Direction, Message, Request, Summary, Throughput, Work};
+use crate::control::{
+    self, Carrier, Direction, Message, PATIENCE, Request, Summary, Throughput, Work,
+};
 use crate::report::json::{self, About};
 use crate::report::{html, text};
 use crate::sender::{self, Pace};
@@ -141,7 +143,7 @@ impl Client<'_> {
         bandwidth: u64,
     ) -> Result<Run> {
         let (request, work) = self.request(carrier, bandwidth);
-        let mut begun = self.begin(control, &request)?;
+        let begun = self.begin(control, &request)?;
         let about = About {
             connected: begun.pipes.iter().map(|pipe| pipe.addresses()).collect(),
             connecting_to: Some((self.host.to_owned(), self.options.port)),
@@ -163,7 +165,8 @@ impl Client<'_> {
         };
         let outcome = test::run(output, &begun.pipes, &plan);
         let summary = Message::Summary(Box::new(outcome.summary.clone()));
-        let remote = control::send(control, &summary).and_then(|()| receive_summary(control));
+        let remote =
+            control::send(control, &summary).and_then(|()| receive_summary(control, PATIENCE));
         if let Err(error) = &remote {
             output.note(&format!("no summary from the server: {error:#}"));
         }
@@ -179,17 +182,19 @@ impl Client<'_> {
         for line in text::summary(&outcome, remote.as_ref(), output.is_verbose()) {
             output.line(&line);
         }
-        drop(std::mem::take(&mut begun.pipes));
-        for (name, stats) in begun
-            .relays
-            .drain(..)
-            .filter_map(|relay| relay.stop())
-            .flat_map(|stats| ["forward", "reverse"].into_iter().zip(stats))
-        {
-            output.line(&format!(
-                "Emulated link {name}: {} packets offered, {} delivered, {} lost, {} queue full, {} too long",
-                stats.offered, stats.delivered, stats.dropped_loss, stats.dropped_queue, stats.dropped_mtu
-            ));
+        drop(begun.pipes);
+        for stats in begun.way.end() {
+            for (name, stats) in ["forward", "reverse"].into_iter().zip(stats) {
+                output.line(&format!(
+                    "Emulated link {name}: {} packets offered, {} delivered, {} lost, \
+                     {} queue full, {} too long",
+                    stats.offered,
+                    stats.delivered,
+                    stats.dropped_loss,
+                    stats.dropped_queue,
+                    stats.dropped_mtu
+                ));
+            }
         }
         let run = Run { about, outcome, remote, output: far_output };
         if let Some(error) = run.error() {

@@ -35,7 +35,7 @@ impl Client<'_> {
         };
         output.event("start", || json::start(&about));
         let clock = Clock::start();
-        let sent = files::send(output, &begun.pipes, &set, self.options.debug);
+        let sent = files::send(output, &begun.pipes, &set, self.options);
         let seconds = clock.elapsed().as_secs_f64();
         let server_output = match about.request.wants_output {
             true => control::receive_output(&control)
@@ -43,6 +43,8 @@ impl Client<'_> {
                 .ok(),
             false => None,
         };
+        drop(begun.pipes);
+        begun.way.end();
         control.close(0, "done");
         Ok(files::conclude(output, &about, &sent, "verified", seconds, server_output.as_deref()))
     }

@@ -238,6 +238,9 @@ pub(crate) fn document(about: &About, outcome: &Outcome, remote: Option<&Summary
         "intervals": intervals.collect::<Vec<_>>(),
         "end": end(outcome, remote),
     });
+    if outcome.left_out > 0 {
+        value["intervals_left_out"] = outcome.left_out.into();
+    }
     if let Some(error) = outcome.error() {
         value["error"] = error.into();
     }

@@ -344,7 +344,7 @@ mod tests {
     fn outcome(sides: Vec<Side>) -> Outcome {
         let streams = vec![totals(); sides.len()];
         let summary = Summary { streams, ..Summary::default() };
-        Outcome { sides, is_client: true, intervals: Vec::new(), summary }
+        Outcome { sides, is_client: true, intervals: Vec::new(), left_out: 0, summary }
     }
 
     #[test]

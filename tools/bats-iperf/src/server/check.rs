@@ -7,7 +7,7 @@ use crate::message::{MAX_LENGTH, MIN_LENGTH};
 /// Streams of one direction of a test at most.
 const MAX_STREAMS: u16 = 128;
 /// Files of one transfer at most.
-const MAX_FILES: u64 = 10_000_000;
+const MAX_FILES: u64 = 1_000_000;
 
 /// How many streams will come.
 pub(super) fn streams(request: &Request) -> u16 {

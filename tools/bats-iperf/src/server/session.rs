@@ -19,6 +19,10 @@ use crate::report::json::{self, About};
 use crate::report::text;
 use crate::test::{self, Plan};
 
+/// How long a client may take for its next request.
+const LINGER: Duration = Duration::from_secs(5);
+/// How long its summary may take when this side's streams have failed.
+const FAILED_PATIENCE: Duration = Duration::from_secs(3);
 /// Clock readings that a client may ask for before a test.
 const MAX_PINGS: usize = 64;
 
@@ -41,9 +45,13 @@ impl Server {
         };
         let mut is_good = true;
         loop {
-            is_good &= self.test(control, &request)?;
-            // A client that has what it wanted leaves.
-            request = match control::receive(control, FAREWELL) {
+            let (was_good, pipes) = self.test(control, &request)?;
+            is_good &= was_good;
+            // A client that has what it wanted leaves. Until then it may still miss an
+            // acknowledgement, so its streams must not go.
+            let next = control::receive(control, LINGER);
+            drop(pipes);
+            request = match next {
                 Ok(Message::Request(request)) => request,
                 Ok(_) => bail!("{} speaks out of turn", control.remote_addr()),
                 Err(_) => return Ok(is_good),
@@ -51,8 +59,8 @@ impl Server {
         }
     }
 
-    /// One test from request to summary; whether it went well.
-    fn test(&self, control: &Connection, request: &Request) -> Result<bool> {
+    /// One test from request to summary; whether it went well, and its streams.
+    fn test(&self, control: &Connection, request: &Request) -> Result<(bool, Vec<Pipe>)> {
         if let Err(reason) = check::check(request, &self.options) {
             return self.deny(control, reason);
         }
@@ -112,7 +120,8 @@ impl Server {
         match &request.work {
             Work::Throughput(work) => {
                 let parts = Parts { control, output: &output, about: &about };
-                self.throughput(parts, &pipes, work, clock)
+                let is_good = self.throughput(parts, &pipes, work, clock)?;
+                Ok((is_good, pipes))
             }
             Work::Files { count, .. } => {
                 let clock = Clock::start();
@@ -124,12 +133,12 @@ impl Server {
                 if request.wants_output {
                     control::send_output(control, &output.copied())?;
                 }
-                Ok(is_good)
+                Ok((is_good, pipes))
             }
         }
     }
 
-    fn deny(&self, control: &Connection, reason: String) -> Result<bool> {
+    fn deny<T>(&self, control: &Connection, reason: String) -> Result<T> {
         control::send(control, &Message::Deny { reason: reason.clone() })?;
         let _ = control.finish().wait_for(FAREWELL);
         bail!("denied a test to {}: {reason}", control.remote_addr())
@@ -158,7 +167,8 @@ impl Server {
         };
         let outcome = test::run(output, pipes, &plan);
         // The client may still wait for the end of what it has sent.
-        let remote = receive_summary(control);
+        let patience = if outcome.error().is_some() { FAILED_PATIENCE } else { PATIENCE };
+        let remote = receive_summary(control, patience);
         let own = Message::Summary(Box::new(outcome.summary.clone()));
         let told = control::send(control, &own);
         let far = remote.as_ref().ok();

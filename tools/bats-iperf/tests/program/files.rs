@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{PROGRAM, Scratch, Server, client, eventually, free_port, noise, text};
+use crate::support::{
+    PROGRAM, Scratch, Server, client, eventually, free_port, noise, signal, text,
+};
 
 fn same(left: &Path, right: &Path) {
     assert!(fs::read(left).unwrap() == fs::read(right).unwrap(), "{}", right.display());
@@ -96,6 +98,30 @@ fn a_killed_transfer_goes_on_where_it_stopped() {
     assert!(sent <= 60_000_000 - 8_000_000, "{sent}");
     same(&scratch.0.join("large"), &scratch.0.join("in/large"));
     assert!(!partial.exists());
+}
+
+#[test]
+fn a_transfer_that_stands_still_is_given_up() {
+    let scratch = Scratch::new("still");
+    fs::write(scratch.0.join("large"), noise(30_000_000, 4)).unwrap();
+    let port = free_port();
+    let directory = scratch.path("in");
+    let server = Server::start(port, &["-1", "--directory", &directory, "--rcv-timeout", "700"]);
+    let mut sender = Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "--congestion", "20M"])
+        .args(["-f", &scratch.path("large")])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let partial = scratch.0.join("in/.large.part");
+    eventually("it has begun", || partial.exists());
+    signal("STOP", sender.id());
+    let (code, report) = server.finish();
+    assert_eq!(code, 1, "{report}");
+    assert!(report.contains("failed large") && partial.exists(), "{report}");
+    sender.kill().unwrap();
+    sender.wait().unwrap();
 }
 
 #[test]

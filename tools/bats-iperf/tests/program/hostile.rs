@@ -35,7 +35,7 @@ impl Attacker {
         }
         let mut answers = Vec::new();
         while answers.len() <= messages.len()
-            && let Ok(Ok(Some(answer))) = control.recv().wait_for(Duration::from_millis(150))
+            && let Ok(Ok(Some(answer))) = control.recv().wait_for(Duration::from_millis(80))
         {
             answers.push(text(&answer));
         }
@@ -140,7 +140,7 @@ fn fuzzed_data_fails_its_own_test_only() {
                 .unwrap();
             let ready = r#"{"ready":{"clock":{"offset_ns":5,"error_ns":5}}}"#;
             control.send(ready).wait_for(LIMIT).unwrap().unwrap();
-            let _ = control.recv().wait_for(Duration::from_millis(500));
+            let _ = control.recv().wait_for(Duration::from_millis(250));
             for number in 0..4 {
                 let mut garbage =
                     noise(10 + 300 * number as usize, seed * 100 + round * 10 + number);
@@ -150,7 +150,7 @@ fn fuzzed_data_fails_its_own_test_only() {
                 let _ = data.send(garbage).wait_for(LIMIT).unwrap();
             }
             // It ends the connection, or waits for more.
-            let _ = data.recv().wait_for(Duration::from_millis(200));
+            let _ = data.recv().wait_for(Duration::from_millis(100));
         }
     }
     assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());

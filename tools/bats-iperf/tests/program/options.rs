@@ -89,14 +89,19 @@ fn addresses_of_both_families_and_names_are_reached() {
             .output()
             .unwrap()
     };
-    for (host, more) in
-        [("::1", &[][..]), ("[::1]", &["-6"]), ("localhost", &["-6"]), ("::1", &["-B", "::1"])]
-    {
+    for (host, more) in [("::1", &[][..]), ("[::1]", &["-6"]), ("::1", &["-B", "::1"])] {
         let output = run(host, more);
         assert!(output.status.success(), "{host} {more:?}: {}", text(&output.stderr));
     }
     let output = run("::1", &["-4"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let port = free_port();
+    let _server = Server::start(port, &["-I", "lo", "-4"]);
+    let output = Command::new(PROGRAM)
+        .args(["-c", "localhost", "-4", "-p", &port.to_string(), "-t", "0.3", "-b", "1M"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 #[test]

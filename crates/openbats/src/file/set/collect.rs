@@ -1,6 +1,6 @@
 //! Which files are sent, and under which names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ impl FileSet {
                 });
             }
         }
-        let sides: Vec<PathBuf> = set
+        let sides: BTreeSet<PathBuf> = set
             .entries
             .iter()
             .filter(|entry| entry.sha256.is_some())

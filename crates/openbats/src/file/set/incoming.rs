@@ -175,7 +175,7 @@ impl Incoming {
         let write = |error| local("write", &this.target, error);
         this.file.set_len(cut.size).map_err(write)?;
         let hashes = match is_left_over {
-            true => cut.hash_parts(&this.file).map_err(write)?,
+            true => cut.hash_parts_of_sparse(&this.file).map_err(write)?,
             false => Vec::new(),
         };
         for (place, hash) in this.lock().hashes.iter_mut().zip(&hashes) {
@@ -253,6 +253,15 @@ impl Incoming {
             if found != *wanted {
                 self.discard();
                 return Err(FileError::Checksum(self.name.clone()));
+            }
+            // The hash's own name may be taken, too.
+            let beside = side::beside(&self.target);
+            if policy == Existing::Refuse
+                && beside.symlink_metadata().is_ok()
+                && side::read(&self.target) != Ok(Some(*wanted))
+            {
+                self.discard();
+                return Err(FileError::Exists(beside));
             }
         }
         self.file.sync_data().map_err(|error| {

@@ -164,7 +164,10 @@ impl Sender {
                 Job::Done => break,
             }
         }
-        connection.finish().await?;
+        // Everything is settled: how the connection ends changes nothing. The receiver's end is
+        // awaited, so that it does not wait for ours.
+        let _ = connection.finish().await;
+        while let Ok(Some(_)) = connection.recv().await {}
         Ok(())
     }
 

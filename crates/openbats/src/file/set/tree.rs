@@ -99,9 +99,37 @@ impl Cut {
         Ok(hasher.finish())
     }
 
+    /// The hashes of the parts of a file that may have holes. A part that is a hole has no hash
+    /// and gets zeros, so that a large file of which little has arrived is quickly looked through.
+    pub(super) fn hash_parts_of_sparse(&self, file: &File) -> io::Result<Vec<PartHash>> {
+        (0..self.parts)
+            .map(|part| match is_hole(file, self.offset(part), self.len(part)) {
+                true => Ok([0; 32]),
+                false => self.hash_part(file, part),
+            })
+            .collect()
+    }
+
     /// The hashes of all parts of a file on disk.
     pub(super) fn hash_parts(&self, file: &File) -> io::Result<Vec<PartHash>> {
         (0..self.parts).map(|part| self.hash_part(file, part)).collect()
+    }
+}
+
+/// Whether a range of a file was never written. A file system that cannot tell says no.
+fn is_hole(file: &File, offset: u64, length: u64) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{SeekFrom, seek};
+        match seek(file, SeekFrom::Data(offset)) {
+            Ok(data) => data >= offset + length,
+            Err(error) => error == rustix::io::Errno::NXIO,
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (file, offset, length);
+        false
     }
 }
 
@@ -156,6 +184,21 @@ mod tests {
             }
             assert_eq!(hashes.len(), cut.parts as usize);
             assert_eq!(cut.root(&hashes), *blake3::hash(&content).as_bytes(), "{size}");
+        }
+    }
+
+    #[test]
+    fn holes_have_no_hash_and_what_is_written_has() {
+        let path = std::env::temp_dir().join(format!("openbats-holes-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let file = file.unwrap();
+        let cut = Cut::new(1 << 40);
+        file.set_len(1 << 40).unwrap();
+        file.write_all_at(b"x", cut.offset(5) + 7).unwrap();
+        let hashes = cut.hash_parts_of_sparse(&file).unwrap();
+        std::fs::remove_file(path).unwrap();
+        for (part, hash) in hashes.iter().enumerate() {
+            assert_eq!(*hash != [0; 32], part == 5, "{part}");
         }
     }
 
