@@ -16,6 +16,9 @@ use crate::control::{
 use crate::emulator::Relay;
 use crate::latency::clock_offset;
 
+/// Octets of files under way on a stream: enough for 1 Gbit/s over 250 ms, and little enough that
+/// progress shows what has arrived.
+const FILES_BUDGET: usize = 32 << 20;
 /// Exchanges to compare the clocks.
 const PINGS: usize = 16;
 
@@ -102,7 +105,13 @@ impl Client<'_> {
             _ => request.streams,
         };
         let (pipes, way) = match request.carrier {
-            Carrier::Bats => self.open_bats(test, streams)?,
+            Carrier::Bats => {
+                let mut transport = self.options.transport();
+                if matches!(request.work, Work::Files { .. }) {
+                    transport.send_budget = FILES_BUDGET;
+                }
+                self.open_bats(test, streams, &transport)?
+            }
             Carrier::Tcp => {
                 let port = *ports.first().context("the server names no TCP port")?;
                 let remote = SocketAddr::new(self.remote.ip(), port);
@@ -127,7 +136,12 @@ impl Client<'_> {
         }
     }
 
-    fn open_bats(&self, test: u64, streams: u16) -> Result<(Vec<Pipe>, Way)> {
+    fn open_bats(
+        &self,
+        test: u64,
+        streams: u16,
+        transport: &TransportConfig,
+    ) -> Result<(Vec<Pipe>, Way)> {
         let mut relays = Vec::new();
         let (endpoint, remote) = match &self.options.emulate {
             None => (self.endpoint.clone(), self.remote),
@@ -140,7 +154,7 @@ impl Client<'_> {
         };
         let pipes = (0..streams)
             .map(|stream| {
-                let connection = self.connect(&endpoint, remote, self.options.transport())?;
+                let connection = self.connect(&endpoint, remote, transport.clone())?;
                 connection.send(Hello { test, stream }.encode()).wait()?;
                 Ok(Pipe::Bats { connection, local: endpoint.local_addr() })
             })

@@ -184,7 +184,7 @@ fn an_interrupt_ends_a_client_in_order_and_the_server_goes_on() {
     eventually("the server has written its number", || {
         fs::read_to_string(scratch.path("pid")).is_ok_and(|text| text.trim().parse::<u32>().is_ok())
     });
-    let client_process = Command::new(PROGRAM)
+    let mut client_process = Command::new(PROGRAM)
         .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "60"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -192,6 +192,8 @@ fn an_interrupt_ends_a_client_in_order_and_the_server_goes_on() {
         .unwrap();
     std::thread::sleep(std::time::Duration::from_millis(700));
     signal("INT", client_process.id());
+    // Not when its minute is over.
+    eventually("it ends", || client_process.try_wait().unwrap().is_some());
     let output = client_process.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());
