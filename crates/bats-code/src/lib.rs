@@ -5,12 +5,18 @@
 //! * [`rows`]: 64-byte-aligned, zero-padded, recycled storage of symbols.
 //! * [`stream`]: the systematic sliding-window outer code.
 //! * [`recode`]: the RFC 9426 inner code: combinations of packets of one batch.
+//! * [`adaptive`]: how many of them a relay sends where nobody reports what arrived.
 //!
-//! `unsafe` stands in `kernel/x86.rs` and in the few lines of `kernel/mod.rs` that call it.
+//! Without the default feature `std` the crate needs `core` and `alloc` only.
+//!
+//! `unsafe` stands in `kernel/x86`, in `kernel/neon.rs`, and in the few lines of `kernel/mod.rs`
+//! that call them.
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![deny(unsafe_code)]
 
 extern crate alloc;
 
+pub mod adaptive;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod gf256;

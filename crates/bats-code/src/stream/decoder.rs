@@ -425,12 +425,9 @@ impl StreamDecoder {
     }
 
     fn collect_unknowns(&mut self, first: u64, end: u64) {
-        self.unknowns.clear();
-        let mut next = first;
-        while let Some(number) = self.known.next_unknown(next, end) {
-            self.unknowns.push(number);
-            next = number + 1;
-        }
+        let unknowns = &mut self.unknowns;
+        unknowns.clear();
+        self.known.for_each_unknown(first, end, |number| unknowns.push(number));
     }
 
     /// Clusters that the collected unknowns belong to.

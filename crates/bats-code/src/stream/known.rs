@@ -60,6 +60,28 @@ impl KnownSet {
         self.next(number, end, u64::MAX)
     }
 
+    /// Calls `each` for the unknown symbols at or above `number` and below `end`, in order: what
+    /// repeated [`KnownSet::next_unknown`] gives, word by word.
+    pub(super) fn for_each_unknown(&self, number: u64, end: u64, mut each: impl FnMut(u64)) {
+        let number = number.max(self.base.saturating_mul(64));
+        if number >= end {
+            return;
+        }
+        let last = (end - 1) / 64;
+        let mut mask = u64::MAX << (number % 64);
+        for index in number / 64..=last {
+            let mut word = !self.word(index) & mask;
+            mask = u64::MAX;
+            if index == last {
+                word &= u64::MAX >> (63 - (end - 1) % 64);
+            }
+            while word != 0 {
+                each(index * 64 + u64::from(word.trailing_zeros()));
+                word &= word - 1;
+            }
+        }
+    }
+
     /// The first known symbol at or above `number` and below `end`.
     pub(super) fn next_known(&self, number: u64, end: u64) -> Option<u64> {
         self.next(number, end, 0)
@@ -122,6 +144,9 @@ mod tests {
             }
             let end = from + span;
             prop_assert_eq!(set.next_unknown(from, end), (from..end).find(|&n| !known(n)));
+            let mut all = Vec::new();
+            set.for_each_unknown(from, end, |n| all.push(n));
+            prop_assert_eq!(all, (from..end).filter(|&n| !known(n)).collect::<Vec<_>>());
             prop_assert_eq!(set.next_known(from, end), (from..end).find(|&n| known(n)));
         }
     }

@@ -50,6 +50,12 @@ const MAX_ACK_DELAY: Duration = Duration::from_millis(3);
 /// Longest time that a closed connection answers late packets. Otherwise a peer that withholds
 /// acknowledgements, which looks like a long round trip, could keep it for minutes.
 const MAX_LINGER: Duration = Duration::from_secs(10);
+/// Congestion windows that the send window holds. One of them is two bandwidth-delay products or
+/// so, of which a loss that is repaired by a top-up keeps two and what is under way a third.
+const WINDOWS_HELD: usize = 2;
+/// Octets that the send window never falls below, unless the budget is less: a start-up must not
+/// wait for the application.
+const LEAST_SEND_WINDOW: usize = 4 << 20;
 
 /// Which end of the connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,9 +189,11 @@ impl Connection {
             });
         }
         let held = streams.queue.bytes_held() + streams.outgoing.bytes_held();
+        let full = held >= send_window(&self.config, &*self.controller, &streams.outgoing)
+            || held + message.len() > self.config.send_budget;
         // One message larger than the budget may pass when nothing else is held, so that every
         // message the peer accepts can be sent at all.
-        if held > 0 && held + message.len() > self.config.send_budget {
+        if held > 0 && full {
             self.writable_wanted = true;
             return Err(SendError::Blocked(message));
         }
@@ -293,7 +301,8 @@ impl Connection {
             self.events.push_back(Event::Readable);
         }
         let held = streams.queue.bytes_held() + streams.outgoing.bytes_held();
-        if self.writable_wanted && held <= self.config.send_budget / 4 * 3 {
+        let window = send_window(&self.config, &*self.controller, &streams.outgoing);
+        if self.writable_wanted && held <= window / 4 * 3 {
             self.writable_wanted = false;
             self.events.push_back(Event::Writable);
         }
@@ -362,4 +371,17 @@ impl Connection {
         }
         stats
     }
+}
+
+/// Octets that may be held for sending now. What the application hands over beyond some bandwidth-
+/// delay products waits here for nothing: it only ages, and the sender's figures run ahead of what
+/// the network carries. What is sent and waits for repair does not count against fresh data.
+fn send_window(
+    config: &TransportConfig,
+    controller: &dyn Controller,
+    outgoing: &FlowSender,
+) -> usize {
+    let products = usize::try_from(controller.window()).unwrap_or(usize::MAX);
+    let window = products.saturating_mul(WINDOWS_HELD).max(outgoing.bytes_held() + products);
+    window.max(LEAST_SEND_WINDOW).min(config.send_budget)
 }

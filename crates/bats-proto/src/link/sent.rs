@@ -114,6 +114,17 @@ pub struct LossOutcome {
     pub large_size: u16,
 }
 
+impl LossOutcome {
+    /// Counts a packet that did not arrive if it was large and nothing large that was sent later
+    /// has arrived since.
+    fn note_size(&mut self, packet: &SentPacket, large_acked_sent_at: Timestamp) {
+        if packet.size > super::mtu::BASE_UDP_PAYLOAD && packet.sent_at > large_acked_sent_at {
+            self.large_lost += 1;
+            self.large_size = self.large_size.max(packet.size);
+        }
+    }
+}
+
 /// Packets sent on one path: in flight, acknowledged, lost.
 #[derive(Debug)]
 pub struct SentPackets {
@@ -342,19 +353,16 @@ impl SentPackets {
                         outcome.lost_bytes += u64::from(packet.size);
                         outcome.lost_packets += 1;
                         outcome.lost_sent_at = Some(packet.sent_at);
-                        if packet.size > super::mtu::BASE_UDP_PAYLOAD
-                            && packet.sent_at > self.large_acked_sent_at
-                        {
-                            outcome.large_lost += 1;
-                            outcome.large_size = outcome.large_size.max(packet.size);
-                        }
+                        outcome.note_size(packet, self.large_acked_sent_at);
                     }
                     outcome.contents.credit |= packet.contents.credit;
                     outcome.contents.handshake_done |= packet.contents.handshake_done;
                     outcome.contents.crypto |= packet.contents.crypto;
                 }
                 Fate::Acknowledged => self.loss.on_resolved(false),
-                Fate::Lost | Fate::Abandoned | Fate::Skipped => {}
+                // Given up in a silence that something small has ended now.
+                Fate::Abandoned => outcome.note_size(packet, self.large_acked_sent_at),
+                Fate::Lost | Fate::Skipped => {}
             }
             self.scan += 1;
         }

@@ -41,6 +41,9 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
     let mut link = Link::default();
     options.link.changes().apply(&mut link);
     check_writable(&options.out)?;
+    if let Some(path) = &options.picture {
+        check_writable(path)?;
+    }
     let rights = if options.simulate { Ok(()) } else { lab::obtain_rights(home) };
     interrupt::watch()?;
     let figures = match rights {
@@ -61,6 +64,10 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
     fs::write(&options.out, report::html(&figures)?)
         .with_context(|| format!("cannot write {}", options.out.display()))?;
     eprintln!("report: {}", options.out.display());
+    if let Some(path) = &options.picture {
+        fs::write(path, report::svg(&figures)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

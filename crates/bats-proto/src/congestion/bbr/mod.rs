@@ -7,6 +7,7 @@
 
 mod loss_trial;
 mod path_model;
+mod yielding;
 
 use core::time::Duration;
 
@@ -15,6 +16,7 @@ use bats_types::Timestamp;
 use super::{AckSample, Controller};
 use loss_trial::Level;
 use path_model::PathModel;
+use yielding::{View, Yielding};
 
 /// Packets of the first flight, and how long it takes: an eighth of the round trip, within limits.
 /// Its spacing at the receiver is the first sample of the rate.
@@ -51,6 +53,14 @@ const MIN_TRIAL_INTERVAL: Duration = Duration::from_millis(500);
 const STARTUP_LOSS: f64 = 0.15;
 /// A queue that is shorter-lived than this is the hosts' scheduling and not the path's.
 const MIN_FULL: Duration = Duration::from_millis(10);
+/// Rounds after which a queue that stands although less is sent is looked into, and how much lower
+/// the rate is taken to be at least if it was one.
+const STANDING_ROUNDS: u32 = 8;
+const MIN_STANDING_GAIN: f64 = 0.95;
+/// Rounds that the rate stays below the path's for a queue that does not become empty.
+const MAX_YIELD_ROUNDS: u32 = 6;
+/// Multiple of the jitter below which nothing counts as a queue.
+const QUEUE_JITTER: u32 = 6;
 /// Rounds without a quarter of growth that end start-up.
 const PLATEAU_ROUNDS: u32 = 3;
 
@@ -81,7 +91,13 @@ pub(super) struct Bbr {
     rounds_in_state: u32,
     plateau_rounds: u32,
     bandwidth_at_round: u64,
+    /// What the rate was before the probe, or before its last success.
+    before_up: u64,
     up_gain: f64,
+    /// Pace, as a share of the rate believed, at which a queue stood for long.
+    stood_at: Option<f64>,
+    /// The state before was a probe.
+    probed: bool,
     /// Grows over the round after the first sample, so that the first flight's steady
     /// rate does not turn into a step that overshoots for a whole round.
     startup_gain: f64,
@@ -89,7 +105,12 @@ pub(super) struct Bbr {
     next_probe: Timestamp,
     next_trial: Timestamp,
     full_since: Option<Timestamp>,
+    yielding: Yielding,
     state_since: Timestamp,
+    /// Until then the delays seen are those of a queue that is known to be gone.
+    blind_until: Timestamp,
+    /// Arrival of the last acknowledgement.
+    heard_at: Timestamp,
     probes: u64,
     /// After a silence: send carefully until something is heard.
     silent: bool,
@@ -114,13 +135,19 @@ impl Bbr {
             rounds_in_state: 0,
             plateau_rounds: 0,
             bandwidth_at_round: 0,
+            before_up: 0,
             up_gain: UP_GAIN,
+            stood_at: None,
+            probed: false,
             startup_gain: 1.0,
             first_sample_at: Timestamp::ZERO,
             next_probe: Timestamp::ZERO,
             next_trial: Timestamp::ZERO,
             full_since: None,
+            yielding: Yielding::default(),
             state_since: Timestamp::ZERO,
+            blind_until: Timestamp::ZERO,
+            heard_at: Timestamp::ZERO,
             probes: 0,
             silent: false,
         }
@@ -141,12 +168,17 @@ impl Bbr {
             self.path.begin_trial(before);
         }
         self.path.set_level(now, level);
+        self.probed = self.state == State::Up;
         self.state = state;
         self.state_since = now;
         self.rounds_in_state = 0;
         self.bandwidth_at_round = self.bandwidth;
+        if state == State::Cruise {
+            self.stood_at = None;
+        }
         if state == State::Up {
             self.up_gain = UP_GAIN;
+            self.before_up = self.bandwidth;
         }
         if state == State::Cruise {
             // Probes of different connections should not fall together: the interval differs by
@@ -174,14 +206,21 @@ impl Bbr {
         self.min_rtt.max(MIN_ROUND)
     }
 
+    /// The bandwidth-delay product, in bytes.
+    fn product(&self) -> u64 {
+        (self.bandwidth as f64 * self.min_rtt.as_secs_f64()) as u64
+    }
+
     /// Queueing delay that means a full link rather than noise.
     fn queue_threshold(&self) -> Duration {
-        (self.min_rtt / 16).clamp(Duration::from_millis(3), Duration::from_millis(12))
+        let queue = (self.min_rtt / 16).clamp(Duration::from_millis(3), Duration::from_millis(12));
+        queue.max(self.path.jitter() * QUEUE_JITTER)
     }
 
     /// Queueing delay below which the queue counts as empty.
     fn empty_threshold(&self) -> Duration {
-        (self.min_rtt / 50).clamp(Duration::from_millis(1), Duration::from_millis(3))
+        let queue = (self.min_rtt / 50).clamp(Duration::from_millis(1), Duration::from_millis(3));
+        queue.max(self.path.jitter() * QUEUE_JITTER / 2)
     }
 
     /// Over which time the rate is measured: short in start-up, where it grows by the moment.
@@ -200,6 +239,54 @@ impl Bbr {
         (self.min_rtt / 10).clamp(Duration::from_millis(3), Duration::from_millis(14))
     }
 
+    /// A delay that does not become shorter when less is sent is the path's.
+    fn tell_path_from_queue(&mut self, sample: &AckSample) {
+        let gain = match self.state {
+            State::Startup | State::Up => 1.0,
+            _ => self.gain(),
+        };
+        // A queue that overflows does not become shorter either.
+        let overflows = self.path.is_suspicious();
+        let standing = self.path.standing_queue(self.standing_span());
+        let longer = self.yielding.on_ack(&View {
+            now: sample.now,
+            standing: if overflows { Duration::ZERO } else { standing },
+            threshold: self.queue_threshold(),
+            gain,
+            min_rtt: self.round_time(),
+            smoothed_rtt: sample.smoothed_rtt,
+            bandwidth: self.bandwidth,
+        });
+        if let Some(longer) = longer {
+            self.path.rebase(longer.by);
+            self.min_rtt = self.path.min_rtt().unwrap_or(self.min_rtt);
+            self.bandwidth = self.bandwidth.max(longer.bandwidth);
+        }
+    }
+
+    fn is_blind(&self) -> bool {
+        self.heard_at < self.blind_until
+    }
+
+    /// Pace, as a share of the path's rate.
+    fn gain(&self) -> f64 {
+        match self.state {
+            State::Startup if !self.has_sample => 1.0,
+            State::Startup => self.startup_gain,
+            State::Drain => DRAIN_GAIN,
+            State::Cruise if self.is_blind() => CRUISE_GAIN,
+            State::Cruise => {
+                // What stands in spite of all is worked off within a few rounds.
+                let standing = self.path.standing_queue(self.standing_span());
+                let excess = standing.saturating_sub(self.empty_threshold());
+                let share = excess.as_secs_f64() / self.min_rtt.as_secs_f64().max(1e-3);
+                CRUISE_GAIN - (share / 2.0).min(0.25)
+            }
+            State::Up => self.up_gain,
+            State::Down => DOWN_GAIN,
+        }
+    }
+
     fn on_round(&mut self, now: Timestamp, app_limited: bool) {
         self.rounds_in_state += 1;
         let grown = self.bandwidth as f64 / self.bandwidth_at_round.max(1) as f64;
@@ -216,10 +303,13 @@ impl Bbr {
                     self.enter(now, State::Drain);
                 }
             }
-            State::Up if self.rounds_in_state >= 2 && grown > 1.1 => {
+            // What is sent faster shows a round trip later, and over a whole one.
+            State::Up if self.rounds_in_state >= 2 && self.bandwidth > self.before_up / 10 * 11 => {
+                self.before_up = self.bandwidth;
+                self.rounds_in_state = 0;
                 self.up_gain = (self.up_gain * 1.25).min(MAX_UP_GAIN);
             }
-            State::Up if self.rounds_in_state >= 2 => self.enter(now, State::Down),
+            State::Up if self.rounds_in_state >= 3 => self.enter(now, State::Down),
             State::Cruise if now >= self.next_trial && self.path.is_suspicious() => {
                 self.next_trial = now + (self.round_time() * 8).max(MIN_TRIAL_INTERVAL);
                 self.enter(now, State::Down);
@@ -238,8 +328,10 @@ impl Controller for Bbr {
     fn on_ack(&mut self, sample: &AckSample) {
         let now = sample.now;
         self.silent = false;
-        self.min_rtt = sample.min_rtt;
+        self.heard_at = now;
         self.path.on_ack(sample);
+        self.min_rtt = self.path.min_rtt().unwrap_or(sample.min_rtt);
+        self.tell_path_from_queue(sample);
         let standing = self.path.standing_queue(self.standing_span());
         let confirmed = self.path.samples_in(self.standing_span()) >= 3;
         let outrun = self.state == State::Startup
@@ -262,6 +354,11 @@ impl Controller for Bbr {
             self.next_trial = now + self.round_time() * 3;
         }
 
+        if congestive && self.state == State::Down && self.probed {
+            // Lost packets count as passed: what the probe found since its last success is void.
+            self.bandwidth = self.bandwidth.min(self.before_up);
+        }
+
         if let Some(rate) = self.path.rate(self.rate_span()) {
             let ceiling = if self.state == State::Startup {
                 // Bursts may cross a shared link faster than a whole flow could.
@@ -276,7 +373,11 @@ impl Controller for Bbr {
                 self.bandwidth = proven;
             } else if proven > self.bandwidth {
                 self.bandwidth = proven;
-            } else if full_for >= MIN_FULL && self.state != State::Startup && rate.arrived > 0 {
+            } else if full_for >= MIN_FULL
+                && self.state != State::Startup
+                && rate.arrived > 0
+                && rate.changed
+            {
                 // The link is busy and yet slower than believed: believe it.
                 self.bandwidth -= self.bandwidth.saturating_sub(rate.arrived) / 4;
             }
@@ -301,11 +402,33 @@ impl Controller for Bbr {
             }
             State::Drain | State::Down => {
                 let empty = standing <= self.empty_threshold();
+                // What is in flight tells of an empty queue a round trip before the delay does.
+                let drained = sample.in_flight <= self.product();
                 let waited = now - self.state_since > self.round_time();
-                let too_long = now - self.state_since > self.round_time() * 4;
-                if (empty && waited) || too_long {
+                let too_long = now - self.state_since > self.round_time() * MAX_YIELD_ROUNDS;
+                if empty
+                    && waited
+                    && let Some(gain) = self.stood_at.take()
+                {
+                    // Even this pace kept the queue standing, and less does not.
+                    self.bandwidth = (self.bandwidth as f64 * gain.max(MIN_STANDING_GAIN)) as u64;
+                }
+                if drained && (waited || self.state == State::Drain) && self.stood_at.is_none() {
+                    self.enter(now, State::Cruise);
+                    self.blind_until = now + self.round_time();
+                } else if (empty && waited) || too_long {
                     self.enter(now, State::Cruise);
                 }
+            }
+            State::Cruise
+                if full
+                    && (now >= self.next_probe
+                        || full_for > self.round_time() * STANDING_ROUNDS) =>
+            {
+                // Nothing to be found while a queue stands; but is it one?
+                self.stood_at = Some(self.gain());
+                self.full_since = None;
+                self.enter(now, State::Down);
             }
             State::Cruise if now >= self.next_probe && !sample.app_limited => {
                 self.enter(now, State::Up);
@@ -332,29 +455,15 @@ impl Controller for Bbr {
             State::Startup => self.growth() * 1.5,
             _ => 2.0 * self.up_gain.max(1.0) / UP_GAIN,
         };
-        let product = self.bandwidth as f64 * self.min_rtt.as_secs_f64();
+        let product = self.product() as f64;
         // Acknowledgements come in steps of a few milliseconds.
         let slack = self.bandwidth as f64 * 0.005;
         ((product * gain + slack) as u64).max(FIRST_FLIGHT_PACKETS * self.packet)
     }
 
     fn pacing_rate(&self) -> u64 {
-        let gain = match self.state {
-            State::Startup if !self.has_sample => 1.0,
-            State::Startup => self.startup_gain,
-            State::Drain => DRAIN_GAIN,
-            State::Cruise => {
-                // What stands in spite of all is worked off within a few rounds.
-                let standing = self.path.standing_queue(self.standing_span());
-                let excess = standing.saturating_sub(self.empty_threshold());
-                let share = excess.as_secs_f64() / self.min_rtt.as_secs_f64().max(1e-3);
-                CRUISE_GAIN - (share / 2.0).min(0.25)
-            }
-            State::Up => self.up_gain,
-            State::Down => DOWN_GAIN,
-        };
         let silence = if self.silent { 0.5 } else { 1.0 };
-        ((self.bandwidth as f64 * gain * silence) as u64).max(2 * self.packet)
+        ((self.bandwidth as f64 * self.gain() * silence) as u64).max(2 * self.packet)
     }
 
     fn bandwidth(&self) -> u64 {

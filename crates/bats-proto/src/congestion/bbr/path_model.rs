@@ -19,6 +19,12 @@ const OUTRUN_RTT_SHARE: u32 = 64;
 const OUTRUN_DELAY_MIN: Duration = Duration::from_micros(300);
 const OUTRUN_DELAY_MAX: Duration = Duration::from_millis(2);
 const OUTRUN_SAMPLES: usize = 3;
+/// Arrivals that differ from departures by less than this share are the same, and so are those
+/// whose span differs by less than this multiple of the jitter.
+const SAME_RATE: f64 = 1.0 / 64.0;
+const RATE_JITTER: f64 = 4.0;
+/// Share of the newest value in the mean of the jitter.
+const JITTER_SHARE: f64 = 1.0 / 32.0;
 /// Octets of a packet, to turn octets into packets.
 const PACKET: f64 = 1_400.0;
 /// Acknowledgements remembered; at one every 0.5 ms a quarter of a second.
@@ -43,6 +49,10 @@ pub(super) struct Rate {
     pub(super) arrived: u64,
     /// At most what was sent in the same time: what the path is known to carry.
     pub(super) proven: u64,
+    /// They arrived faster or slower than they were sent, beyond the jitter, or more were lost
+    /// than the path loses by itself. Packets that arrive
+    /// just as they are sent tell nothing of the link: so they do where it is not busy.
+    pub(super) changed: bool,
     /// The sender had nothing more to send at some time: the path may carry more.
     pub(super) app_limited: bool,
 }
@@ -55,8 +65,13 @@ pub(super) struct PathModel {
     acked: u64,
     /// Minimum of arrival less departure, on two clocks: current and last half window.
     min_delay: Option<(i64, i64)>,
+    /// Minimum of the round-trip time, likewise.
+    min_rtt: Option<(Duration, Duration)>,
     min_since: Timestamp,
     pub(super) queue_delay: Duration,
+    /// By how much delays change from one acknowledgement to the next, in seconds, without the
+    /// steady growth or decrease of a queue.
+    jitter: f64,
     trial: LossTrial,
 }
 
@@ -95,16 +110,19 @@ impl PathModel {
         self.acked += sample.acked_bytes;
         let delay =
             sample.largest_received_at.as_nanos() as i64 - sample.largest_sent_at.as_nanos() as i64;
-        let (current, last) = self.min_delay.unwrap_or((delay, delay));
-        self.min_delay = Some(if sample.now - self.min_since > DELAY_LIFETIME / 2 {
+        let known = sample.min_rtt.min(sample.rtt);
+        let (delays, rtts) =
+            (self.min_delay.unwrap_or((delay, delay)), self.min_rtt.unwrap_or((sample.rtt, known)));
+        let (delays, rtts) = if sample.now - self.min_since > DELAY_LIFETIME / 2 {
             self.min_since = sample.now;
-            (delay, current)
+            ((delay, delays.0), (sample.rtt, rtts.0))
         } else {
-            (current.min(delay), last)
-        });
-        let (current, last) = self.min_delay.unwrap_or((delay, delay));
-        let queue = delay - current.min(last).min(delay);
+            ((delays.0.min(delay), delays.1), (rtts.0.min(sample.rtt), rtts.1))
+        };
+        (self.min_delay, self.min_rtt) = (Some(delays), Some(rtts));
+        let queue = delay - delays.0.min(delays.1).min(delay);
         self.queue_delay = Duration::from_nanos(queue as u64);
+        self.note_jitter();
         if self.history.len() == MAX_HISTORY {
             self.history.pop_front();
         }
@@ -117,6 +135,39 @@ impl PathModel {
             queue: self.queue_delay,
             app_limited: sample.app_limited,
         });
+    }
+
+    /// Mean of the change of the change (a queue that grows steadily has none).
+    fn note_jitter(&mut self) {
+        let mut before = self.history.iter().rev().map(|point| point.queue.as_secs_f64());
+        if let (Some(last), Some(earlier)) = (before.next(), before.next()) {
+            let change = self.queue_delay.as_secs_f64() - 2.0 * last + earlier;
+            self.jitter += (change.abs() - self.jitter) * JITTER_SHARE;
+        }
+    }
+
+    /// How much delays vary from one acknowledgement to the next.
+    pub(super) fn jitter(&self) -> Duration {
+        Duration::from_secs_f64(self.jitter)
+    }
+
+    /// Least round-trip time of late.
+    pub(super) fn min_rtt(&self) -> Option<Duration> {
+        self.min_rtt.map(|(current, last)| current.min(last))
+    }
+
+    /// The path has become longer by `delay`: what looked like a queue is none.
+    pub(super) fn rebase(&mut self, delay: Duration) {
+        let nanos = delay.as_nanos() as i64;
+        self.min_delay = self.min_delay.map(|(a, b)| {
+            let base = a.min(b).saturating_add(nanos);
+            (base, base)
+        });
+        self.min_rtt = self.min_rtt().map(|rtt| (rtt + delay, rtt + delay));
+        self.queue_delay = self.queue_delay.saturating_sub(delay);
+        for point in &mut self.history {
+            point.queue = point.queue.saturating_sub(delay);
+        }
     }
 
     /// The newest point and the newest one that is at least `span` older.
@@ -152,12 +203,16 @@ impl PathModel {
         let app_limited = busy.is_none();
         let (older, newest) = busy.or_else(|| self.span(span))?;
         let bytes = newest.cumulative.saturating_sub(older.cumulative) as f64;
-        let own = bytes * (1.0 - self.excess_loss(span));
+        let excess = self.excess_loss(span);
+        let own = bytes * (1.0 - excess);
         let arrival = (newest.received_at - older.received_at).as_secs_f64().max(1e-6);
         let departure = (newest.sent_at - older.sent_at).as_secs_f64();
         Some(Rate {
             arrived: (own / arrival) as u64,
             proven: (own / arrival.max(departure)) as u64,
+            changed: excess > 0.0
+                || (arrival - departure).abs()
+                    > (departure * SAME_RATE).max(self.jitter * RATE_JITTER),
             app_limited,
         })
     }
