@@ -1,8 +1,9 @@
-//! Time of a running test.
+//! Time of this process.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Seconds from the beginning of a test.
+/// Time passed since this was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(Instant);
 
@@ -15,4 +16,10 @@ impl Clock {
     pub(crate) fn elapsed(&self) -> Duration {
         self.0.elapsed()
     }
+}
+
+/// Nanoseconds since this process first asked: the clock of stamps in messages, which never jumps.
+pub(crate) fn stamp_ns() -> u64 {
+    static EPOCH: OnceLock<Clock> = OnceLock::new();
+    u64::try_from(EPOCH.get_or_init(Clock::start).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

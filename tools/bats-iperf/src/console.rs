@@ -1,67 +1,95 @@
-//! Where the report goes: standard output, and a file if asked for.
+//! Where the report goes: standard output, a file if asked for, and the other side if it asks.
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
 use crate::cli::Options;
 use crate::clock::Clock;
+use crate::control::{MAX_OUTPUT, printable};
 
-/// Prints lines.
+/// What is written to standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Text,
+    Document,
+    Stream,
+}
+
+/// The process's output.
+#[derive(Debug)]
 pub(crate) struct Console {
-    log: Option<Mutex<File>>,
-    timestamps: bool,
-    /// With JSON the only thing on standard output is the document.
-    is_json: bool,
+    log: Option<(PathBuf, Mutex<File>)>,
+    /// Empty for the format of the original.
+    timestamps: Option<String>,
+    format: Format,
+    title: Option<String>,
+    extra_data: Option<String>,
+    is_verbose: bool,
+    /// There will be a report with pictures.
+    has_report: bool,
+    /// The JSON document was printed: a second one would make both unreadable.
+    has_document: AtomicBool,
     clock: Clock,
+}
+
+fn open_log(path: &Path) -> Result<File> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    }
+    File::options()
+        .append(true)
+        .create(true)
+        .open(path)
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 impl Console {
     /// # Errors
     /// The log file cannot be written.
-    pub(crate) fn new(options: &Options) -> Result<Self> {
+    pub(crate) fn new(options: &Options) -> Result<Arc<Self>> {
         let log = match &options.logfile {
-            Some(path) => {
-                if let Some(parent) = path.parent() {
-                    fs::create_dir_all(parent)
-                        .with_context(|| format!("cannot make {}", parent.display()))?;
-                }
-                let file = File::options()
-                    .append(true)
-                    .create(true)
-                    .open(path)
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-                Some(Mutex::new(file))
-            }
+            Some(path) => Some((path.clone(), Mutex::new(open_log(path)?))),
             None => None,
         };
-        Ok(Self {
+        let format = match (options.json, options.json_stream) {
+            (true, _) => Format::Document,
+            (_, true) => Format::Stream,
+            _ => Format::Text,
+        };
+        Ok(Arc::new(Self {
             log,
-            timestamps: options.timestamps,
-            is_json: options.json,
+            timestamps: options.timestamps.clone(),
+            format,
+            title: options.title.clone(),
+            extra_data: options.extra_data.clone(),
+            is_verbose: options.verbose,
+            has_report: options.report.is_some(),
+            has_document: AtomicBool::new(false),
             clock: Clock::start(),
-        })
+        }))
     }
 
-    /// A line of the report; none with JSON.
-    pub(crate) fn line(&self, text: &str) {
-        if self.is_json {
-            return;
-        }
-        if self.timestamps {
-            let now = jiff::Zoned::now();
-            let passed = self.clock.elapsed();
-            self.write(&format!(
-                "[{} {:03}]  {}.{:09} {text}",
-                now.strftime("%H:%M:%S"),
-                now.millisecond(),
-                passed.as_secs(),
-                passed.subsec_nanos()
-            ));
-        } else {
-            self.write(text);
+    pub(crate) fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Opens the log file by its name again: it may have been renamed or removed.
+    pub(crate) fn reopen(&self) {
+        let Some((path, log)) = &self.log else { return };
+        match open_log(path) {
+            Ok(file) => {
+                if let Ok(mut log) = log.lock() {
+                    *log = file;
+                }
+            }
+            // The old one goes on.
+            Err(error) => self.note(&format!("bats_iperf: {error:#}")),
         }
     }
 
@@ -70,23 +98,163 @@ impl Console {
         let _ = writeln!(std::io::stderr(), "{text}");
     }
 
-    /// The JSON document.
-    pub(crate) fn document(&self, document: &serde_json::Value) {
-        if self.is_json {
-            self.write(&format!("{document:#}"));
+    /// An error, for whoever reads standard output.
+    pub(crate) fn error(&self, text: &str) {
+        match self.format {
+            Format::Text => {}
+            Format::Document if self.has_document.load(Ordering::Acquire) => {}
+            Format::Document => self.write(&format!("{:#}", json!({ "error": text }))),
+            Format::Stream => self.write(&json!({ "event": "error", "data": text }).to_string()),
         }
     }
 
-    pub(crate) fn is_json(&self) -> bool {
-        self.is_json
+    fn decorated(&self, title: Option<&str>, text: &str) -> String {
+        let title = title.map(|title| format!("{title}:  ")).unwrap_or_default();
+        let Some(format) = &self.timestamps else { return format!("{title}{text}") };
+        let now = jiff::Zoned::now();
+        if format.is_empty() {
+            let passed = self.clock.elapsed();
+            return format!(
+                "[{} {:03}]  {}.{:09} {title}{text}",
+                now.strftime("%H:%M:%S"),
+                now.millisecond(),
+                passed.as_secs(),
+                passed.subsec_nanos()
+            );
+        }
+        // Checked when the options were read.
+        let time = jiff::fmt::strtime::format(format, &now).unwrap_or_default();
+        format!("{time} {title}{text}")
     }
 
     fn write(&self, text: &str) {
         // A reader that has gone (`| head`) is no reason to end the test.
         let mut out = std::io::stdout().lock();
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
-        if let Some(Ok(mut log)) = self.log.as_ref().map(Mutex::lock) {
+        if let Some(Ok(mut log)) = self.log.as_ref().map(|(_, log)| log.lock()) {
             let _ = writeln!(log, "{text}");
         }
+    }
+}
+
+/// The output of one test.
+#[derive(Debug)]
+pub(crate) struct Output {
+    console: Arc<Console>,
+    title: Option<String>,
+    /// What the other side wants to have.
+    copy: Option<Mutex<String>>,
+    /// ... as JSON.
+    copies_json: bool,
+    has_events: bool,
+}
+
+impl Output {
+    /// Of a client, or of a server whose client does not ask.
+    pub(crate) fn new(console: Arc<Console>) -> Self {
+        let title = console.title.clone();
+        Self { console, title, copy: None, copies_json: false, has_events: true }
+    }
+
+    /// Lines begin with this title unless this side has one of its own.
+    pub(crate) fn title(mut self, title: Option<String>) -> Self {
+        self.title = self.title.or(title);
+        self
+    }
+
+    /// Leaves intervals out of a stream of JSON objects: those of a baseline would be taken for
+    /// the test's.
+    pub(crate) fn without_events(mut self) -> Self {
+        self.has_events = false;
+        self
+    }
+
+    /// Keeps a copy of the report.
+    pub(crate) fn copy(mut self, as_json: bool) -> Self {
+        (self.copy, self.copies_json) = (Some(Mutex::default()), as_json);
+        self
+    }
+
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.console.is_verbose
+    }
+
+    /// Whether anyone will read a JSON document.
+    pub(crate) fn is_json(&self) -> bool {
+        self.console.format != Format::Text
+    }
+
+    /// Whether someone will want to have all intervals in the end.
+    pub(crate) fn keeps_intervals(&self) -> bool {
+        self.console.format == Format::Document || self.copies_json || self.console.has_report
+    }
+
+    /// A line of the report.
+    pub(crate) fn line(&self, text: &str) {
+        if self.console.format == Format::Text {
+            self.console.write(&self.console.decorated(self.title.as_deref(), text));
+        }
+        if !self.copies_json {
+            self.keep(text);
+        }
+    }
+
+    fn keep(&self, text: &str) {
+        if let Some(Ok(mut copy)) = self.copy.as_ref().map(Mutex::lock)
+            && copy.len() + text.len() < MAX_OUTPUT
+        {
+            copy.push_str(text);
+            copy.push('\n');
+        }
+    }
+
+    pub(crate) fn note(&self, text: &str) {
+        self.console.note(text);
+    }
+
+    /// An object of a stream of JSON objects.
+    pub(crate) fn event(&self, name: &str, data: impl FnOnce() -> Value) {
+        if self.console.format == Format::Stream && self.has_events {
+            self.console.write(&json!({ "event": name, "data": data() }).to_string());
+        }
+    }
+
+    /// The JSON document, with title and extra data.
+    pub(crate) fn document(&self, document: &mut Value) {
+        if let Some(title) = &self.title {
+            document["title"] = title.as_str().into();
+        }
+        if let Some(extra) = &self.console.extra_data {
+            document["extra_data"] = extra.as_str().into();
+        }
+        if self.copies_json {
+            self.keep(&document.to_string());
+        }
+        if self.console.format == Format::Document {
+            self.console.has_document.store(true, Ordering::Release);
+            self.console.write(&format!("{document:#}"));
+        }
+    }
+
+    /// The other side's report.
+    pub(crate) fn server_output(&self, document: &mut Value, text: &str) {
+        if self.is_json() {
+            let (key, value) = match serde_json::from_str::<Value>(text) {
+                Ok(value) => ("server_output_json", value),
+                Err(_) => ("server_output_text", text.into()),
+            };
+            self.event(key, || value.clone());
+            document[key] = value;
+        } else {
+            self.line("");
+            self.line("Server output:");
+            text.lines().for_each(|line| self.line(&printable(line)));
+        }
+    }
+
+    /// The report so far, for the other side.
+    pub(crate) fn copied(&self) -> String {
+        let copy = self.copy.as_ref().and_then(|copy| copy.lock().ok());
+        copy.map(|copy| copy.clone()).unwrap_or_default()
     }
 }

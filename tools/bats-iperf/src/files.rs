@@ -1,211 +1,468 @@
-//! Files: the client's streams take them from a common queue, the server stores them.
+//! Files: what is sent or received is shown, reported and concluded.
 
-use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use openbats::file::{self, FileError, Receiver};
+use openbats::file::FileError;
+use openbats::file::set::{self, FileReport, FileSet, Outcome, Progress, Receiver, Sender};
 use openbats::{Connection, Wait};
+use serde_json::{Value, json};
 
-use crate::cli::Options;
+use crate::carrier::Pipe;
+use crate::cli::{Compression, Existing, Options};
 use crate::clock::Clock;
-use crate::console::Console;
+use crate::console::Output;
+use crate::control::{Work, printable};
+use crate::report::json::{self, About};
 use crate::units;
 
-/// What happened to one file.
+/// Bars at a time; more would not fit.
+const MAX_BARS: usize = 10;
+/// How often it is looked whether a transfer still moves.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
+
+/// Files to be sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    sender: Sender,
+}
+
+impl Outgoing {
+    /// Files and directories.
+    pub(crate) fn count(&self) -> u64 {
+        self.sender.set().entries().len() as u64
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.sender.set().bytes()
+    }
+}
+
+/// What happened to one file or directory.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Transferred {
     pub(crate) name: String,
     pub(crate) bytes: u64,
+    /// Octets that were not there already.
+    pub(crate) sent: u64,
     pub(crate) seconds: f64,
-    /// The BLAKE3 hash in hexadecimal, or why it did not arrive.
-    pub(crate) result: Result<String, String>,
+    pub(crate) state: State,
+    /// The BLAKE3 hash in hexadecimal.
+    pub(crate) hash: Option<String>,
+    /// The name that it got, or what went wrong.
+    pub(crate) words: Option<String>,
 }
 
-/// Files to be sent, in the order given, each once.
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Stored,
+    Renamed,
+    Unchanged,
+    Skipped,
+    Failed,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Stored => "stored",
+            Self::Renamed => "renamed",
+            Self::Unchanged => "unchanged",
+            Self::Skipped => "skipped",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Transferred {
+    fn new(report: &FileReport, seconds: f64) -> Self {
+        let (state, words) = match &report.outcome {
+            Outcome::Stored { .. } => (State::Stored, None),
+            Outcome::Renamed { to, .. } => (State::Renamed, Some(to.clone())),
+            Outcome::Unchanged { .. } => (State::Unchanged, None),
+            Outcome::Failed(why) => (State::Failed, Some(why.clone())),
+        };
+        let hex = |hash: &[u8; 32]| hash.iter().map(|octet| format!("{octet:02x}")).collect();
+        Self {
+            name: report.name.clone(),
+            bytes: report.size,
+            sent: report.sent,
+            seconds,
+            state,
+            hash: report.outcome.hash().map(hex),
+            words,
+        }
+    }
+
+    pub(crate) fn is_good(&self) -> bool {
+        self.state != State::Failed
+    }
+
+    /// A line about it.
+    fn line(&self, word: &str) -> String {
+        let name = printable(&self.name);
+        let words = self.words.as_deref().map(printable).unwrap_or_default();
+        let hash = self.hash.as_ref().map(|hash| format!(", BLAKE3 {hash}")).unwrap_or_default();
+        match self.state {
+            State::Failed => format!("failed {name}: {words}"),
+            State::Skipped => format!("skipped {name}: {words}"),
+            State::Unchanged => format!("unchanged {name}: {}{hash}", units::bytes(self.bytes)),
+            State::Stored if self.hash.is_none() => format!("{word} {name}/"),
+            State::Stored | State::Renamed => {
+                let to = match self.state {
+                    State::Renamed => format!(" as {words}"),
+                    _ => String::new(),
+                };
+                let rest = match self.bytes.saturating_sub(self.sent) {
+                    0 => String::new(),
+                    there => format!(" ({} were there)", units::bytes(there)),
+                };
+                format!(
+                    "{word} {name}{to}: {}{rest} in {:.2} sec, {}{hash}",
+                    units::bytes(self.bytes),
+                    self.seconds,
+                    units::rate(self.sent as f64 * 8.0 / self.seconds.max(1e-9)),
+                )
+            }
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "bytes": self.bytes,
+            "sent_bytes": self.sent,
+            "seconds": self.seconds,
+            "state": self.state.word(),
+            "verified": self.is_good() && self.state != State::Skipped,
+            "blake3": self.hash,
+            "stored_as": self.words.as_ref().filter(|_| self.state == State::Renamed),
+            "error": self.words.as_ref().filter(|_| matches!(self.state, State::Failed | State::Skipped)),
+        })
+    }
+}
+
+/// Files to be sent, `None` if none were asked for.
 ///
 /// # Errors
-/// One is missing, unreadable or no regular file, or two have the same name.
-pub(crate) fn collect(options: &Options) -> Result<Vec<(PathBuf, u64)>> {
-    let mut files: Vec<(PathBuf, u64)> = Vec::new();
-    for path in &options.files {
-        let metadata =
-            std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
-        if !metadata.is_file() {
-            bail!("{} is not a regular file", path.display());
-        }
-        if files.iter().any(|(other, _)| other == path) {
-            continue;
-        }
-        if let Some((other, _)) =
-            files.iter().find(|(other, _)| other.file_name() == path.file_name())
-        {
-            bail!(
-                "{} and {} have the same name and would replace each other",
-                other.display(),
-                path.display()
-            );
-        }
-        files.push((path.clone(), metadata.len()));
+/// None of them is there, or two have the same name.
+pub(crate) fn collect(options: &Options) -> Result<Option<Outgoing>> {
+    if options.files.is_empty() {
+        return Ok(None);
     }
-    Ok(files)
+    let set = FileSet::collect(&options.files)?;
+    if set.entries().is_empty() {
+        let reason = set.skipped().first().map_or("nothing to send", |skipped| &skipped.reason);
+        bail!("{reason}");
+    }
+    let compression = options.compress.map(|Compression::Zstd| set::Compression::Zstd);
+    Ok(Some(Outgoing { sender: Sender::new(set).compression(compression) }))
 }
 
-/// Bars on a terminal; nothing elsewhere.
-fn bars(console: &Console, debug: bool) -> MultiProgress {
-    let shown = !console.is_json() && !debug;
-    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    MultiProgress::with_draw_target(target)
+/// What is seen of a transfer while it runs.
+struct View<'a> {
+    output: &'a Output,
+    /// `sent` or `received`.
+    word: &'static str,
+    bars: Option<MultiProgress>,
+    files: Mutex<BTreeMap<u32, (Clock, Option<ProgressBar>)>>,
+    done: Mutex<Vec<(u32, Transferred)>>,
+    total: u64,
+    moved: AtomicU64,
+    clock: Clock,
+    /// Between two lines of progress where there is no terminal; zero for none.
+    every: Duration,
+    next_line: Mutex<Duration>,
+    /// When something happened, in milliseconds.
+    moved_at: AtomicU64,
 }
 
-fn bar(bars: &MultiProgress, what: &str, name: &str, size: u64) -> ProgressBar {
+impl<'a> View<'a> {
+    fn new(
+        output: &'a Output,
+        word: &'static str,
+        total: u64,
+        every: Duration,
+        debug: bool,
+    ) -> Self {
+        let is_shown = !output.is_json() && !debug && std::io::stderr().is_terminal();
+        let target = ProgressDrawTarget::stderr();
+        Self {
+            output,
+            word,
+            bars: is_shown.then(|| MultiProgress::with_draw_target(target)),
+            files: Mutex::default(),
+            done: Mutex::default(),
+            total,
+            moved: AtomicU64::new(0),
+            clock: Clock::start(),
+            every,
+            next_line: Mutex::new(every),
+            moved_at: AtomicU64::new(0),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// How long nothing has happened.
+    fn stillness(&self) -> Duration {
+        let moved_at = self.moved_at.load(Ordering::Relaxed);
+        Duration::from_millis(self.now_ms().saturating_sub(moved_at))
+    }
+
+    fn on(&self, progress: Progress<'_>) {
+        self.moved_at.store(self.now_ms(), Ordering::Relaxed);
+        let Ok(mut files) = self.files.lock() else { return };
+        match progress {
+            Progress::Begin { id, name, size } => {
+                let shown = files.values().filter(|(_, bar)| bar.is_some()).count();
+                let bar = match &self.bars {
+                    Some(bars) if shown < MAX_BARS && size > 0 => {
+                        Some(new_bar(bars, &printable(name), size))
+                    }
+                    _ => None,
+                };
+                files.insert(id, (Clock::start(), bar));
+            }
+            Progress::Octets { id, octets } => {
+                if let Some((_, Some(bar))) = files.get(&id) {
+                    bar.inc(octets);
+                }
+                drop(files);
+                let moved = self.moved.fetch_add(octets, Ordering::Relaxed).saturating_add(octets);
+                self.line(moved);
+            }
+            Progress::End { id, report } => {
+                let seconds = match files.remove(&id) {
+                    Some((clock, bar)) => {
+                        if let Some(bar) = bar {
+                            bar.finish_and_clear();
+                        }
+                        clock.elapsed().as_secs_f64()
+                    }
+                    None => 0.0,
+                };
+                drop(files);
+                self.end(id, Transferred::new(report, seconds));
+            }
+        }
+    }
+
+    fn end(&self, id: u32, file: Transferred) {
+        let line = file.line(self.word);
+        self.print(&line);
+        self.output.event("file", || file.json());
+        if let Ok(mut done) = self.done.lock() {
+            done.push((id, file));
+        }
+    }
+
+    fn print(&self, line: &str) {
+        match &self.bars {
+            Some(bars) => bars.suspend(|| self.output.line(line)),
+            None => self.output.line(line),
+        }
+    }
+
+    /// Where there is no terminal, a line from time to time.
+    fn line(&self, moved: u64) {
+        if self.bars.is_some() || self.every.is_zero() {
+            return;
+        }
+        let now = self.clock.elapsed();
+        let Ok(mut next) = self.next_line.lock() else { return };
+        if now < *next {
+            return;
+        }
+        *next = now + self.every;
+        let percent = 100.0 * moved as f64 / self.total.max(1) as f64;
+        self.output.line(&format!(
+            "{percent:>3.0}%  {} of {}  {}",
+            units::bytes(moved),
+            units::bytes(self.total),
+            units::rate(moved as f64 * 8.0 / now.as_secs_f64().max(1e-9))
+        ));
+    }
+
+    /// Everything, in the order in which it was offered.
+    fn finish(self) -> Vec<Transferred> {
+        let mut done = self.done.into_inner().unwrap_or_default();
+        done.sort_by_key(|(id, _)| *id);
+        done.into_iter().map(|(_, file)| file).collect()
+    }
+}
+
+fn new_bar(bars: &MultiProgress, name: &str, size: u64) -> ProgressBar {
     let style = "{percent:>3}% [{bar:30}] {decimal_bytes}/{decimal_total_bytes} \
-                 {decimal_bytes_per_sec} {elapsed} {msg}";
+                 {decimal_bytes_per_sec} {elapsed} eta {eta} {msg}";
     let bar = bars.add(ProgressBar::new(size));
     if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style.progress_chars("=> "));
     }
-    bar.set_message(format!("{what} {name}"));
+    bar.set_message(name.to_owned());
     bar
 }
 
-fn report(console: &Console, word: &str, file: &Transferred) {
-    let Transferred { name, bytes, seconds, result } = file;
-    match result {
-        Ok(hash) => console.line(&format!(
-            "{word} {name}: {} in {seconds:.2} sec, {}, BLAKE3 {hash}",
-            units::bytes(*bytes),
-            units::rate(*bytes as f64 * 8.0 / seconds.max(1e-9)),
-        )),
-        Err(error) => console.note(&format!("{name}: {error}")),
-    }
-}
-
-fn hex(hash: &[u8]) -> String {
-    hash.iter().map(|octet| format!("{octet:02x}")).collect()
+/// Runs one thread for each connection, and ends them all when nothing moves for too long.
+fn on_all(
+    pipes: &[Pipe],
+    view: &View<'_>,
+    limit: Duration,
+    run: impl Fn(&Connection) -> Result<(), FileError> + Sync,
+) {
+    let connections: Vec<&Connection> = pipes
+        .iter()
+        .filter_map(|pipe| match pipe {
+            Pipe::Bats { connection, .. } => Some(connection),
+            Pipe::Tcp(_) | Pipe::Udp(_) => None,
+        })
+        .collect();
+    thread::scope(|scope| {
+        let (done, ended) = channel();
+        for connection in &connections {
+            let (run, done) = (&run, done.clone());
+            scope.spawn(move || {
+                if let Err(error) = run(connection) {
+                    view.output.note(&format!("bats_iperf: error - {error}"));
+                    connection.close(1, "the transfer failed");
+                }
+                let _ = done.send(());
+            });
+        }
+        drop(done);
+        let mut running = connections.len();
+        while running > 0 {
+            match ended.recv_timeout(WATCH_EVERY) {
+                Ok(()) => running -= 1,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if view.stillness() > limit => {
+                    connections.iter().for_each(|x| x.close(1, "the transfer stood still"));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    });
 }
 
 /// Sends the files over the connections; what became of each.
 pub(crate) fn send(
-    console: &Console,
-    connections: &[Connection],
-    files: Vec<(PathBuf, u64)>,
-    debug: bool,
+    output: &Output,
+    pipes: &[Pipe],
+    outgoing: &Outgoing,
+    options: &Options,
 ) -> Vec<Transferred> {
-    let bars = bars(console, debug);
-    let queue = Mutex::new(VecDeque::from(files));
-    let next = || queue.lock().ok().and_then(|mut queue| queue.pop_front());
-    let mut all: Vec<Transferred> = thread::scope(|scope| {
-        let threads: Vec<_> = connections
-            .iter()
-            .map(|connection| {
-                let (bars, next) = (&bars, &next);
-                scope.spawn(move || {
-                    let mut done = Vec::new();
-                    while let Some((path, size)) = next() {
-                        let name = path.display().to_string();
-                        let bar = bar(bars, "sending", &name, size);
-                        let clock = Clock::start();
-                        let result =
-                            file::send(connection, &path, |sent, _| bar.set_position(sent)).wait();
-                        bar.finish_and_clear();
-                        let failed = result.is_err();
-                        let bytes = result.as_ref().map_or(size, |sent| sent.size);
-                        let result =
-                            result.map(|sent| hex(&sent.hash)).map_err(|error| error.to_string());
-                        let seconds = clock.elapsed().as_secs_f64();
-                        let file = Transferred { name, bytes, seconds, result };
-                        report(console, "sent", &file);
-                        done.push(file);
-                        // After a refusal the stream is at an end; others go on.
-                        if failed {
-                            break;
-                        }
-                    }
-                    // The server waits for the end of each stream; a broken one has ended.
-                    let _ = connection.finish().wait();
-                    done
-                })
-            })
-            .collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
-    });
-    // What no stream was left for.
-    while let Some((path, bytes)) = next() {
-        let result = Err("not sent: the streams had ended".to_owned());
-        let file = Transferred { name: path.display().to_string(), bytes, seconds: 0.0, result };
-        report(console, "sent", &file);
-        all.push(file);
+    let sender = &outgoing.sender;
+    let view = View::new(output, "sent", sender.set().bytes(), options.interval, options.debug);
+    for (id, skipped) in (0..).zip(sender.set().skipped()) {
+        let file = Transferred {
+            name: skipped.path.display().to_string(),
+            bytes: 0,
+            sent: 0,
+            seconds: 0.0,
+            state: if skipped.is_failure { State::Failed } else { State::Skipped },
+            hash: None,
+            words: Some(skipped.reason.clone()),
+        };
+        view.end(id, file);
     }
-    all
+    on_all(pipes, &view, options.rcv_timeout, |connection| {
+        sender.run(connection, |event| view.on(event)).wait()
+    });
+    view.finish()
 }
 
 /// Receives files from the connections until all have finished; what became of each.
 pub(crate) fn receive(
-    console: &Console,
-    connections: &[Connection],
-    receiver: &Receiver,
-    debug: bool,
+    output: &Output,
+    pipes: &[Pipe],
+    options: &Options,
+    about: &About,
 ) -> Vec<Transferred> {
-    let bars = bars(console, debug);
-    thread::scope(|scope| {
-        let threads: Vec<_> = connections
-            .iter()
-            .map(|connection| {
-                let bars = &bars;
-                scope.spawn(move || receive_all(console, connection, receiver, bars))
-            })
-            .collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
-    })
+    let Work::Files { count, bytes } = about.request.work else { return Vec::new() };
+    output.line(&format!("{count} files and directories, {}", units::bytes(bytes)));
+    let existing = match options.existing {
+        Existing::Refuse => set::Existing::Refuse,
+        Existing::Overwrite => set::Existing::Overwrite,
+        Existing::Rename => set::Existing::Rename,
+    };
+    let receiver = Receiver::new(&options.directory)
+        .existing(existing)
+        .max_entries(usize::try_from(count).unwrap_or(usize::MAX));
+    let view = View::new(output, "received", bytes, options.interval, options.debug);
+    on_all(pipes, &view, options.rcv_timeout, |connection| {
+        receiver.run(connection, |event| view.on(event)).wait()
+    });
+    // What was not settled when the connections ended has no event.
+    let settled = view.done.lock().map_or(0, |done| done.len());
+    for report in receiver.reports().iter().skip(settled) {
+        view.end(u32::MAX, Transferred::new(report, 0.0));
+    }
+    view.finish()
 }
 
-fn receive_all(
-    console: &Console,
-    connection: &Connection,
-    receiver: &Receiver,
-    bars: &MultiProgress,
-) -> Vec<Transferred> {
-    let mut done = Vec::new();
-    loop {
-        let mut shown: Option<(ProgressBar, String, Clock)> = None;
-        let result = receiver.receive(connection, |name, received, size| {
-            let (bar, _, _) = shown.get_or_insert_with(|| {
-                (bar(bars, "receiving", name, size), name.to_owned(), Clock::start())
-            });
-            bar.set_position(received);
-        });
-        let result = result.wait();
-        let (name, seconds) = match &shown {
-            Some((bar, name, clock)) => {
-                bar.finish_and_clear();
-                (name.clone(), clock.elapsed().as_secs_f64())
-            }
-            None => ("a file".to_owned(), 0.0),
-        };
-        match result {
-            Ok(None) => return done,
-            Ok(Some(file)) => {
-                let name = file.path.display().to_string();
-                let result = Ok(hex(&file.hash));
-                let file = Transferred { name, bytes: file.size, seconds, result };
-                report(console, "received", &file);
-                done.push(file);
-            }
-            Err(error) => {
-                // The reason must arrive before the connection goes.
-                if !matches!(error, FileError::Receive(_) | FileError::Send(_)) {
-                    let _ = connection.finish().wait();
-                }
-                let result = Err(error.to_string());
-                let file = Transferred { name, bytes: 0, seconds, result };
-                report(console, "received", &file);
-                done.push(file);
-                return done;
-            }
-        }
+/// Prints the end of a transfer; whether all went well.
+pub(crate) fn conclude(
+    output: &Output,
+    about: &About,
+    files: &[Transferred],
+    word: &str,
+    seconds: f64,
+    server_output: Option<&str>,
+) -> ExitCode {
+    let counted: Vec<&Transferred> =
+        files.iter().filter(|file| file.state != State::Skipped).collect();
+    let good: Vec<&&Transferred> = counted.iter().filter(|file| file.is_good()).collect();
+    let total = |field: fn(&Transferred) -> u64| {
+        good.iter().fold(0_u64, |sum, file| sum.saturating_add(field(file)))
+    };
+    let (bytes, sent) = (total(|file| file.bytes), total(|file| file.sent));
+    let rate = sent as f64 * 8.0 / seconds.max(1e-9);
+    output.line(&format!(
+        "{} of {} files {word}, {} in {seconds:.2} sec, {}",
+        good.len(),
+        counted.len(),
+        units::bytes(bytes),
+        units::rate(rate)
+    ));
+    let sum = json!({
+        "start": 0.0,
+        "end": seconds,
+        "seconds": seconds,
+        "bytes": bytes,
+        "sent_bytes": sent,
+        "bits_per_second": rate,
+        "files": counted.len(),
+        "files_verified": good.len(),
+    });
+    let end = json!({ "sum_sent": sum, "sum_received": sum });
+    output.event("end", || end.clone());
+    let mut document = json!({
+        "start": json::start(about),
+        "files": files.iter().map(Transferred::json).collect::<Vec<_>>(),
+        "end": end,
+    });
+    if let Some(file) = counted.iter().find(|file| !file.is_good()) {
+        let why = file.words.as_deref().unwrap_or_default();
+        document["error"] = format!("{}: {why}", file.name).into();
+        output.note(&format!("bats_iperf: error - {}: {}", printable(&file.name), printable(why)));
+    }
+    if let Some(text) = server_output {
+        output.server_output(&mut document, text);
+    }
+    output.document(&mut document);
+    match good.len() == counted.len() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     }
 }

@@ -1,49 +1,62 @@
 //! `bats_iperf`: measures what OpenBATS connections carry, and sends files over them.
 #![forbid(unsafe_code)]
 
+mod carrier;
 mod cli;
 mod client;
 mod clock;
 mod console;
 mod control;
+mod emulator;
 mod files;
-mod interrupt;
-mod json;
+mod generate;
+mod latency;
+mod logging;
+mod message;
 mod meter;
 mod processor;
+mod receiver;
 mod report;
+mod sender;
 mod server;
-mod stream;
+mod signals;
 mod test;
+mod transport;
 mod units;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use cli::Role;
+use console::Console;
 
 fn main() -> ExitCode {
-    let options = cli::Options::parse();
-    let role = match options.check() {
-        Ok(role) => role,
+    let (options, role) = match cli::parse(std::env::args_os()) {
+        Ok(parsed) => parsed,
         Err(problem) => problem.exit(),
     };
-    if options.debug {
-        tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    if let Role::Generate(what) = role {
+        return generate::print(what);
     }
-    let result = match role {
-        cli::Role::Server => server::run(&options),
-        cli::Role::Client(host) => client::run(&options, &host),
+    let console = match Console::new(&options) {
+        Ok(console) => console,
+        Err(error) => return failed(&error),
     };
+    let result = logging::start(&options).and_then(|()| match role {
+        Role::Client(host) => client::run(&options, &console, &host),
+        _ => server::run(&options, &console),
+    });
     match result {
         Ok(code) => code,
         Err(error) => {
-            // Nothing can be done where even this cannot be written.
-            let _ = writeln!(std::io::stderr(), "bats_iperf: error - {error:#}");
-            if options.json {
-                println!("{}", serde_json::json!({ "error": format!("{error:#}") }));
-            }
-            ExitCode::FAILURE
+            console.error(&format!("{error:#}"));
+            failed(&error)
         }
     }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    // Nothing can be done where even this cannot be written.
+    let _ = writeln!(std::io::stderr(), "bats_iperf: error - {error:#}");
+    ExitCode::FAILURE
 }

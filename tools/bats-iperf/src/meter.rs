@@ -1,6 +1,8 @@
 //! What a stream has carried, counted by its thread and read by the reporter.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::control::Totals;
 
@@ -10,7 +12,11 @@ pub(crate) struct Meter {
     bytes: AtomicU64,
     messages: AtomicU64,
     lost: AtomicU64,
+    out_of_order: AtomicU64,
+    duplicates: AtomicU64,
     jitter_ns: AtomicU64,
+    /// When the part that counts began, and the counters then.
+    base: Mutex<Option<(Duration, Reading)>>,
 }
 
 /// The counters at one moment, or what they gained between two.
@@ -19,6 +25,8 @@ pub(crate) struct Reading {
     pub(crate) bytes: u64,
     pub(crate) messages: u64,
     pub(crate) lost: u64,
+    pub(crate) out_of_order: u64,
+    pub(crate) duplicates: u64,
     pub(crate) jitter_ms: f64,
 }
 
@@ -28,12 +36,21 @@ impl Meter {
         self.messages.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_lost(&self, messages: u64) {
-        self.lost.store(messages, Ordering::Relaxed);
+    pub(crate) fn set_sequence(&self, sequence: &Sequence) {
+        self.lost.store(sequence.lost(), Ordering::Relaxed);
+        self.out_of_order.store(sequence.out_of_order, Ordering::Relaxed);
+        self.duplicates.store(sequence.duplicates, Ordering::Relaxed);
     }
 
     pub(crate) fn set_jitter(&self, nanoseconds: f64) {
         self.jitter_ns.store(nanoseconds as u64, Ordering::Relaxed);
+    }
+
+    /// What was counted so far does not count in the end.
+    pub(crate) fn set_base(&self, now: Duration) {
+        if let Ok(mut base) = self.base.lock() {
+            *base = Some((now, self.read()));
+        }
     }
 
     pub(crate) fn read(&self) -> Reading {
@@ -41,13 +58,27 @@ impl Meter {
             bytes: self.bytes.load(Ordering::Relaxed),
             messages: self.messages.load(Ordering::Relaxed),
             lost: self.lost.load(Ordering::Relaxed),
+            out_of_order: self.out_of_order.load(Ordering::Relaxed),
+            duplicates: self.duplicates.load(Ordering::Relaxed),
             jitter_ms: self.jitter_ns.load(Ordering::Relaxed) as f64 / 1e6,
         }
     }
 
-    pub(crate) fn totals(&self, seconds: f64, error: Option<String>) -> Totals {
-        let Reading { bytes, messages, lost, jitter_ms } = self.read();
-        Totals { seconds, bytes, messages, lost, jitter_ms, error }
+    /// Of the part that counts, which ended at `end`.
+    pub(crate) fn totals(&self, end: Duration, error: Option<String>) -> Totals {
+        let (begin, base) = self.base.lock().ok().and_then(|base| *base).unwrap_or_default();
+        let reading = self.read().since(base);
+        Totals {
+            seconds: end.saturating_sub(begin).as_secs_f64(),
+            bytes: reading.bytes,
+            messages: reading.messages,
+            lost: reading.lost,
+            out_of_order: reading.out_of_order,
+            duplicates: reading.duplicates,
+            jitter_ms: reading.jitter_ms,
+            error,
+            transport: None,
+        }
     }
 }
 
@@ -55,11 +86,92 @@ impl Reading {
     /// What was gained since `earlier`; jitter is a state and not a sum.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
-            bytes: self.bytes - earlier.bytes,
-            messages: self.messages - earlier.messages,
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            messages: self.messages.saturating_sub(earlier.messages),
+            // A late message is not lost any more.
             lost: self.lost.saturating_sub(earlier.lost),
+            out_of_order: self.out_of_order.saturating_sub(earlier.out_of_order),
+            duplicates: self.duplicates.saturating_sub(earlier.duplicates),
             jitter_ms: self.jitter_ms,
         }
+    }
+
+    /// The sum of streams; its jitter is the streams' mean.
+    pub(crate) fn sum(readings: &[Self]) -> Self {
+        let total = |field: fn(&Self) -> u64| {
+            readings.iter().fold(0_u64, |sum, reading| sum.saturating_add(field(reading)))
+        };
+        let count = readings.len().max(1) as f64;
+        Self {
+            bytes: total(|reading| reading.bytes),
+            messages: total(|reading| reading.messages),
+            lost: total(|reading| reading.lost),
+            out_of_order: total(|reading| reading.out_of_order),
+            duplicates: total(|reading| reading.duplicates),
+            jitter_ms: readings.iter().map(|reading| reading.jitter_ms).sum::<f64>() / count,
+        }
+    }
+}
+
+impl From<&Totals> for Reading {
+    fn from(totals: &Totals) -> Self {
+        Self {
+            bytes: totals.bytes,
+            messages: totals.messages,
+            lost: totals.lost,
+            out_of_order: totals.out_of_order,
+            duplicates: totals.duplicates,
+            jitter_ms: totals.jitter_ms,
+        }
+    }
+}
+
+/// Numbers that are told from repetitions, below the highest seen.
+const WINDOW: u64 = 4_096;
+
+/// Which messages came, by their numbers.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    /// One more than the highest number seen.
+    next: u64,
+    received: u64,
+    out_of_order: u64,
+    duplicates: u64,
+    seen: Box<[bool; WINDOW as usize]>,
+}
+
+impl Sequence {
+    pub(crate) fn new() -> Self {
+        let seen = Box::new([false; WINDOW as usize]);
+        Self { next: 0, received: 0, out_of_order: 0, duplicates: 0, seen }
+    }
+
+    /// Takes a number; whether it was new. Older ones than the window are taken for repetitions.
+    pub(crate) fn insert(&mut self, number: u64) -> bool {
+        if number >= self.next {
+            let gap = number - self.next;
+            if gap >= WINDOW {
+                self.seen.fill(false);
+            } else {
+                (self.next..number)
+                    .for_each(|skipped| self.seen[(skipped % WINDOW) as usize] = false);
+            }
+            self.next = number.saturating_add(1);
+        } else {
+            let place = &self.seen[(number % WINDOW) as usize];
+            if self.next - number > WINDOW || *place {
+                self.duplicates += 1;
+                return false;
+            }
+            self.out_of_order += 1;
+        }
+        self.seen[(number % WINDOW) as usize] = true;
+        self.received += 1;
+        true
+    }
+
+    fn lost(&self) -> u64 {
+        self.next.saturating_sub(self.received)
     }
 }
 
@@ -104,13 +216,50 @@ mod tests {
     }
 
     #[test]
-    fn readings_are_differences() {
+    fn readings_are_differences_and_the_omitted_part_does_not_count() {
         let meter = Meter::default();
         meter.count(100);
         let first = meter.read();
+        meter.set_base(Duration::from_secs(1));
         meter.count(50);
-        meter.set_lost(3);
         let gained = meter.read().since(first);
-        assert_eq!((gained.bytes, gained.messages, gained.lost), (50, 1, 3));
+        assert_eq!((gained.bytes, gained.messages), (50, 1));
+        let totals = meter.totals(Duration::from_secs(3), None);
+        assert_eq!((totals.bytes, totals.messages, totals.seconds), (50, 1, 2.0));
+        let sum = Reading::sum(&[gained, gained]);
+        assert_eq!((sum.bytes, sum.messages), (100, 2));
+        let most = Reading { bytes: u64::MAX, ..gained };
+        assert_eq!(Reading::sum(&[most, most]).bytes, u64::MAX);
+    }
+
+    /// Against a list of everything seen.
+    #[test]
+    fn losses_disorder_and_repetitions_are_told_apart() {
+        let mut sequence = Sequence::new();
+        let mut seen = std::collections::BTreeSet::new();
+        let (mut late, mut again) = (0, 0);
+        let mut state = 1_u64;
+        for step in 0..20_000_u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let number = (step + (state >> 60)).saturating_sub((state >> 50) % 32);
+            let highest = seen.last().copied();
+            if !seen.insert(number) {
+                again += 1;
+            } else if highest.is_some_and(|highest| number < highest) {
+                late += 1;
+            }
+            sequence.insert(number);
+        }
+        assert_eq!((sequence.out_of_order, sequence.duplicates), (late, again));
+        assert_eq!(sequence.lost(), seen.last().unwrap() + 1 - seen.len() as u64);
+    }
+
+    #[test]
+    fn wild_numbers_do_no_harm() {
+        let mut sequence = Sequence::new();
+        for number in [u64::MAX, 0, u64::MAX, u64::MAX - 1, 5] {
+            sequence.insert(number);
+        }
+        assert!(sequence.lost() > 1 << 60);
     }
 }

@@ -1,25 +1,48 @@
 //! One side of a running throughput test: the streams' threads, and reports in between.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use openbats::{Connection, ConnectionStats};
+use anyhow::Result;
 
+use crate::carrier::Pipe;
 use crate::clock::Clock;
-use crate::console::Console;
-use crate::control::Totals;
+use crate::console::Output;
+use crate::control::{ClockOffset, Direction, Summary, Totals};
+use crate::latency::Recorder;
 use crate::meter::{Meter, Reading};
-use crate::processor::{Processor, Utilization};
-use crate::report::{self, Side, Subject};
-use crate::stream::{self, Pace};
+use crate::processor::Processor;
+use crate::receiver::{self, Reception};
+use crate::report::{Side, json, text};
+use crate::sender::{self, Budget, Pace};
+use crate::transport::Transport;
+
+/// How long a test may take beyond its time: what a sender has sent must arrive.
+const GRACE: Duration = Duration::from_secs(90);
+/// How long a test without a time may take.
+const LONGEST: Duration = Duration::from_secs(86_400);
+
+/// Samples of streams kept for the end: a day of one stream at 1 s, less of more. A client may ask
+/// for more than memory holds.
+const MAX_SAMPLES: usize = 100_000;
 
 /// What is run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) side: Side,
+    /// Which end this is of each stream.
+    pub(crate) sides: Vec<Side>,
+    pub(crate) is_client: bool,
     pub(crate) pace: Pace,
+    /// Octets and messages of each direction, 0 for no such end.
+    pub(crate) bytes: u64,
+    pub(crate) messages: u64,
+    /// Between reports; zero for none.
     pub(crate) interval: Duration,
+    /// The other side's clock.
+    pub(crate) clock: ClockOffset,
+    pub(crate) receive_timeout: Duration,
 }
 
 /// Figures between two times.
@@ -28,52 +51,76 @@ pub(crate) struct Interval {
     /// Seconds from the beginning.
     pub(crate) start: f64,
     pub(crate) end: f64,
+    /// It does not count.
+    pub(crate) is_omitted: bool,
     pub(crate) streams: Vec<Reading>,
-    /// The connections at the end of the interval.
-    pub(crate) stats: Vec<ConnectionStats>,
+    /// The connections at its beginning and end.
+    pub(crate) transports: Vec<Option<(Transport, Transport)>>,
 }
 
 /// What came of a test on this side.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
-    pub(crate) side: Side,
+    pub(crate) sides: Vec<Side>,
+    pub(crate) is_client: bool,
     pub(crate) intervals: Vec<Interval>,
-    pub(crate) streams: Vec<Totals>,
-    pub(crate) stats: Vec<ConnectionStats>,
-    pub(crate) processor: Utilization,
+    /// Intervals that were not kept, as they were too many.
+    pub(crate) left_out: u64,
+    pub(crate) summary: Summary,
 }
 
 impl Outcome {
     /// The first thing that went wrong.
     pub(crate) fn error(&self) -> Option<&str> {
-        self.streams.iter().find_map(|totals| totals.error.as_deref())
+        self.summary.streams.iter().find_map(|totals| totals.error.as_deref())
     }
 }
 
+/// Which end this is of each stream: those from the client come first.
+pub(crate) fn sides(direction: Direction, streams: u16, is_client: bool) -> Vec<Side> {
+    let streams = usize::from(streams);
+    let (first, second) = match is_client {
+        true => (Side::Sender, Side::Receiver),
+        false => (Side::Receiver, Side::Sender),
+    };
+    match direction {
+        Direction::Forward => vec![first; streams],
+        Direction::Reverse => vec![second; streams],
+        Direction::Both => [vec![first; streams], vec![second; streams]].concat(),
+    }
+}
+
+/// What a stream's thread brings home.
+struct Ended {
+    at: Duration,
+    result: Result<()>,
+    one_way: Recorder,
+    round_trip: Recorder,
+}
+
 /// Runs the streams to their end and prints a line for each interval.
-pub(crate) fn run(console: &Console, connections: &[Connection], plan: Plan) -> Outcome {
-    console.line(&report::header(plan.side));
+pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
+    output.line(&text::header(&plan.sides, output.is_verbose()));
     let processor = Processor::start();
     let clock = Clock::start();
-    let meters: Vec<Meter> = connections.iter().map(|_| Meter::default()).collect();
-    let mut reporter = Reporter::new(console, connections, &meters);
-    let streams = thread::scope(|scope| {
-        let (done, ended) = channel();
-        let threads: Vec<_> = connections
+    let meters: Vec<Meter> = pipes.iter().map(|_| Meter::default()).collect();
+    let budget = Budget::new(plan.bytes, plan.messages);
+    let mut reporter = Reporter::new(output, pipes, &meters, plan);
+    let ended: Vec<Ended> = thread::scope(|scope| {
+        let (done, ends) = channel();
+        let threads: Vec<_> = pipes
             .iter()
             .zip(&meters)
-            .map(|(connection, meter)| {
-                let done = done.clone();
+            .zip(&plan.sides)
+            .map(|((pipe, meter), side)| {
+                let (done, budget) = (done.clone(), &budget);
                 scope.spawn(move || {
-                    let result = match plan.side {
-                        Side::Sender => stream::send(connection, meter, plan.pace),
-                        Side::Receiver => stream::receive(connection, meter),
-                    };
-                    if result.is_err() {
-                        connection.close(1, "the test failed");
+                    let ended = stream(pipe, meter, *side, plan, budget, &clock);
+                    if ended.result.is_err() {
+                        pipe.close("the test failed");
                     }
                     let _ = done.send(());
-                    (clock.elapsed(), result)
+                    ended
                 })
             })
             .collect();
@@ -81,84 +128,172 @@ pub(crate) fn run(console: &Console, connections: &[Connection], plan: Plan) -> 
         let mut running = threads.len();
         let mut next = plan.interval;
         while running > 0 {
-            match ended.recv_timeout(next.saturating_sub(clock.elapsed())) {
+            let left = match plan.interval.is_zero() {
+                true => Duration::from_secs(3_600),
+                false => next.saturating_sub(clock.elapsed()),
+            };
+            match ends.recv_timeout(left) {
                 Ok(()) => running -= 1,
                 Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if plan.interval.is_zero() => {}
                 Err(RecvTimeoutError::Timeout) => {
                     // A sender that only waits for its data to arrive has nothing to report.
-                    if plan.side == Side::Receiver || next <= plan.pace.time {
+                    if plan.sides.contains(&Side::Receiver)
+                        || plan.pace.time.is_none_or(|time| next <= time)
+                    {
                         reporter.report(clock.elapsed());
                     }
                     next += plan.interval;
                 }
             }
         }
-        reporter.report_rest(clock.elapsed(), plan);
-        threads
-            .into_iter()
-            .zip(&meters)
-            .map(|(thread, meter)| {
-                let (ended, error) = match thread.join() {
-                    Ok((ended, result)) => (ended, result.err().map(|error| format!("{error:#}"))),
-                    Err(_) => (clock.elapsed(), Some("the stream's thread panicked".into())),
-                };
-                let ended = match plan.side {
-                    Side::Sender => ended.min(plan.pace.time),
-                    Side::Receiver => ended,
-                };
-                meter.totals(ended.as_secs_f64(), error)
-            })
-            .collect()
+        reporter.report_rest(clock.elapsed());
+        let lost = || Ended {
+            at: clock.elapsed(),
+            result: Err(anyhow::anyhow!("the stream's thread panicked")),
+            one_way: Recorder::new(),
+            round_trip: Recorder::new(),
+        };
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lost())).collect()
     });
+    let (mut one_way, mut round_trip) = (Recorder::new(), Recorder::new());
+    let streams = ended
+        .into_iter()
+        .zip(pipes)
+        .zip(meters.iter().zip(&plan.sides))
+        .map(|((ended, pipe), (meter, side))| {
+            one_way.merge(&ended.one_way);
+            round_trip.merge(&ended.round_trip);
+            let error = ended.result.err().map(|error| format!("{error:#}"));
+            // What a sender does after the time is to wait.
+            let end = match (side, plan.pace.time) {
+                (Side::Sender, Some(time)) => ended.at.min(time),
+                _ => ended.at,
+            };
+            Totals { transport: pipe.transport(), ..meter.totals(end, error) }
+        })
+        .collect();
     Outcome {
-        side: plan.side,
+        sides: plan.sides.clone(),
+        is_client: plan.is_client,
         intervals: reporter.intervals,
-        streams,
-        stats: connections.iter().map(Connection::stats).collect(),
-        processor: processor.utilization(),
+        left_out: reporter.left_out,
+        summary: Summary {
+            streams,
+            processor: processor.utilization(),
+            one_way: one_way.percentiles(plan.clock.error_ns),
+            round_trip: round_trip.percentiles(0),
+        },
     }
+}
+
+fn stream(
+    pipe: &Pipe,
+    meter: &Meter,
+    side: Side,
+    plan: &Plan,
+    budget: &Budget,
+    clock: &Clock,
+) -> Ended {
+    let (mut one_way, mut round_trip) = (Recorder::new(), Recorder::new());
+    let has_ended = AtomicBool::new(false);
+    let result = match side {
+        Side::Sender if plan.pace.latency => thread::scope(|scope| {
+            let echoes = scope.spawn(|| sender::echoes(pipe, &has_ended));
+            let result = sender::send(pipe, meter, &plan.pace, budget);
+            has_ended.store(true, Ordering::Release);
+            if result.is_err() {
+                pipe.close("the test failed");
+            }
+            if let Ok(times) = echoes.join() {
+                round_trip = times;
+            }
+            result
+        }),
+        Side::Sender => sender::send(pipe, meter, &plan.pace, budget),
+        Side::Receiver => {
+            // The offset is that of the server's clock against the client's.
+            let offset = plan.clock.offset_ns;
+            let reception = Reception {
+                shift_ns: if plan.is_client { offset.saturating_neg() } else { offset },
+                latency: plan.pace.latency,
+                timeout: plan.receive_timeout,
+                deadline: plan.pace.time.map_or(LONGEST, |time| time + GRACE),
+            };
+            receiver::receive(pipe, meter, reception, &mut one_way)
+        }
+    };
+    Ended { at: clock.elapsed(), result, one_way, round_trip }
 }
 
 struct Reporter<'a> {
-    console: &'a Console,
-    connections: &'a [Connection],
+    output: &'a Output,
+    pipes: &'a [Pipe],
     meters: &'a [Meter],
-    last: Vec<Reading>,
+    plan: &'a Plan,
+    last: Vec<(Reading, Option<Transport>)>,
     last_at: Duration,
     intervals: Vec<Interval>,
+    left_out: u64,
 }
 
 impl<'a> Reporter<'a> {
-    fn new(console: &'a Console, connections: &'a [Connection], meters: &'a [Meter]) -> Self {
-        let last = vec![Reading::default(); meters.len()];
-        Self { console, connections, meters, last, last_at: Duration::ZERO, intervals: Vec::new() }
+    fn new(output: &'a Output, pipes: &'a [Pipe], meters: &'a [Meter], plan: &'a Plan) -> Self {
+        let last = pipes.iter().map(|pipe| (Reading::default(), pipe.transport())).collect();
+        let last_at = Duration::ZERO;
+        Self { output, pipes, meters, plan, last, last_at, intervals: Vec::new(), left_out: 0 }
     }
 
     fn report(&mut self, now: Duration) {
-        let readings: Vec<Reading> = self.meters.iter().map(Meter::read).collect();
-        let streams: Vec<Reading> =
-            readings.iter().zip(&self.last).map(|(&now, &last)| now.since(last)).collect();
-        let (start, end) = (self.last_at.as_secs_f64(), now.as_secs_f64());
-        for (index, &gained) in streams.iter().enumerate() {
-            self.console.line(&report::line(Subject::Stream(index), start, end, gained));
+        let readings: Vec<(Reading, Option<Transport>)> = self
+            .meters
+            .iter()
+            .zip(self.pipes)
+            .map(|(x, pipe)| (x.read(), pipe.transport()))
+            .collect();
+        let streams =
+            readings.iter().zip(&self.last).map(|(now, last)| now.0.since(last.0)).collect();
+        let transports = readings
+            .iter()
+            .zip(&self.last)
+            .map(|(now, last)| last.1.clone().zip(now.1.clone()))
+            .collect();
+        let interval = Interval {
+            start: self.last_at.as_secs_f64(),
+            end: now.as_secs_f64(),
+            is_omitted: self.last_at < self.plan.pace.omit,
+            streams,
+            transports,
+        };
+        let (sides, is_client) = (&self.plan.sides, self.plan.is_client);
+        for line in text::interval(&interval, sides, is_client, self.output.is_verbose()) {
+            self.output.line(&line);
         }
-        if streams.len() > 1 {
-            self.console.line(&report::line(Subject::Sum, start, end, report::sum(&streams)));
+        self.output.event("interval", || json::interval(&interval, sides));
+        if self.output.keeps_intervals() {
+            match self.intervals.len() * self.pipes.len() < MAX_SAMPLES {
+                true => self.intervals.push(interval),
+                false => self.left_out += 1,
+            }
         }
-        let stats = self.connections.iter().map(Connection::stats).collect();
-        self.intervals.push(Interval { start, end, streams, stats });
         (self.last, self.last_at) = (readings, now);
     }
 
     /// What came after the last whole interval, if it is worth a line.
-    fn report_rest(&mut self, now: Duration, plan: Plan) {
-        let end = match plan.side {
-            Side::Sender => now.min(plan.pace.time),
-            Side::Receiver => now,
+    fn report_rest(&mut self, now: Duration) {
+        if self.plan.interval.is_zero() {
+            return;
+        }
+        let end = match self.plan.pace.time {
+            Some(time) if !self.plan.sides.contains(&Side::Receiver) => now.min(time),
+            _ => now,
         };
-        let gained =
-            self.meters.iter().zip(&self.last).any(|(meter, last)| meter.read().bytes > last.bytes);
-        if gained && end.saturating_sub(self.last_at) > plan.interval / 20 {
+        let gained = self
+            .meters
+            .iter()
+            .zip(&self.last)
+            .any(|(meter, last)| meter.read().bytes > last.0.bytes);
+        if gained && end.saturating_sub(self.last_at) > self.plan.interval / 20 {
             self.report(end);
         }
     }

@@ -21,21 +21,80 @@ fn scaled(value: f64, units: &[&str]) -> String {
     format!("{value:.2} {}", units[index])
 }
 
+/// A number with a decimal unit: the number and its factor, `plain` where there is none.
+fn with_unit(text: &str, plain: f64) -> Option<f64> {
+    let factor = match text.chars().last()? {
+        'k' | 'K' => 1e3,
+        'm' | 'M' => 1e6,
+        'g' | 'G' => 1e9,
+        't' | 'T' => 1e12,
+        _ => return text.parse::<f64>().ok().map(|number| number * plain),
+    };
+    text[..text.len() - 1].parse::<f64>().ok().map(|number| number * factor)
+}
+
 /// A rate such as `200` (Mbit/s), `1.5G`, `800M` or `64k`, in bits a second.
 pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
-    let (number, factor) = match text.chars().last() {
-        Some('k' | 'K') => (&text[..text.len() - 1], 1e3),
-        Some('m' | 'M') => (&text[..text.len() - 1], 1e6),
-        Some('g' | 'G') => (&text[..text.len() - 1], 1e9),
-        _ => (text, 1e6),
-    };
-    number
-        .parse::<f64>()
-        .ok()
-        .map(|number| number * factor)
+    with_unit(text, 1e6)
         .filter(|rate| (0.0..=1e13).contains(rate))
         .map(|rate| rate.round() as u64)
         .ok_or_else(|| format!("'{text}' is no rate: say for example 200 (Mbit/s), 1.5G or 64k"))
+}
+
+/// A number of octets such as `1000000`, `64k`, `10M` or `1.5G`; units are decimal.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    with_unit(text, 1.0)
+        .filter(|count| (1.0..=1e15).contains(count))
+        .map(|count| count.round() as u64)
+        .ok_or_else(|| format!("'{text}' is no number of octets: say for example 64k, 10M or 2G"))
+}
+
+/// The length of a message in octets, with or without a unit.
+pub(crate) fn parse_length(text: &str) -> Result<u32, String> {
+    parse_bytes(text)
+        .ok()
+        .filter(|length| (64..=16 << 20).contains(length))
+        .and_then(|length| u32::try_from(length).ok())
+        .ok_or_else(|| format!("'{text}' is no message length from 64 to 16777216 octets"))
+}
+
+/// A share such as `5%` or `0.05`, below 1.
+pub(crate) fn parse_share(text: &str) -> Result<f64, String> {
+    let share = match text.strip_suffix('%') {
+        Some(number) => number.parse::<f64>().ok().map(|number| number / 100.0),
+        None => text.parse().ok(),
+    };
+    share
+        .filter(|share| (0.0..1.0).contains(share))
+        .ok_or_else(|| format!("'{text}' is no share from 0% to below 100%"))
+}
+
+/// A time with its unit, `50ms`, `20us` or `1.5s`; without one it is in `plain` seconds.
+pub(crate) fn parse_time(text: &str, plain: f64) -> Result<Duration, String> {
+    let units = [("ms", 1e-3), ("us", 1e-6), ("s", 1.0), ("", plain)];
+    units
+        .iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))
+        .and_then(|(number, factor)| Some(number.parse::<f64>().ok()? * factor))
+        .filter(|seconds| (0.0..=1e6).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("'{text}' is no time: say for example 50ms or 1.5s"))
+}
+
+/// A time-out in milliseconds, as iperf3 has it, or with a unit.
+pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
+    parse_time(text, 1e-3).and_then(|time| match time.is_zero() {
+        true => Err("a time-out must be longer than nothing".into()),
+        false => Ok(time),
+    })
+}
+
+/// A time-out in seconds, or with a unit.
+pub(crate) fn parse_long_timeout(text: &str) -> Result<Duration, String> {
+    parse_time(text, 1.0).and_then(|time| match time.is_zero() {
+        true => Err("a time-out must be longer than nothing".into()),
+        false => Ok(time),
+    })
 }
 
 /// Seconds from `least` to `most`.
@@ -52,9 +111,17 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_seconds(text, 0.1, 86_400.0)
 }
 
-/// The interval of reports.
+/// How long the beginning of a test is left out of the figures.
+pub(crate) fn parse_omit(text: &str) -> Result<Duration, String> {
+    parse_seconds(text, 0.0, 600.0)
+}
+
+/// The interval of reports; 0 for none.
 pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
-    parse_seconds(text, 0.1, 3_600.0)
+    match text.parse::<f64>() {
+        Ok(0.0) => Ok(Duration::ZERO),
+        _ => parse_seconds(text, 0.1, 3_600.0),
+    }
 }
 
 #[cfg(test)]
@@ -73,19 +140,46 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_times_are_read_or_refused() {
+    fn rates_and_octets_are_read_or_refused() {
         assert_eq!(parse_rate("200"), Ok(200_000_000));
         assert_eq!(parse_rate("1.5G"), Ok(1_500_000_000));
         assert_eq!(parse_rate("64k"), Ok(64_000));
-        for wrong in ["", "k", "x", "-1", "nan", "1e30", "5 M"] {
+        for wrong in ["", "k", "x", "-1", "nan", "1e30", "5 M", "ß"] {
             assert!(parse_rate(wrong).is_err(), "{wrong}");
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(parse_bytes("1000"), Ok(1_000));
+        assert_eq!(parse_bytes("1.5G"), Ok(1_500_000_000));
+        assert_eq!(parse_length("8k"), Ok(8_000));
+        for wrong in ["0", "63", "17M"] {
+            assert!(parse_length(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_or_refused() {
         assert_eq!(parse_duration("2.5"), Ok(Duration::from_millis(2_500)));
         for wrong in ["", "0", "-1", "1e9", "inf", "ten"] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
-            assert!(parse_interval(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(parse_interval("0"), Ok(Duration::ZERO));
         // The interval that ended the original's server.
         assert!(parse_interval("0.04").is_err());
+        assert_eq!(parse_timeout("300"), Ok(Duration::from_millis(300)));
+        assert_eq!(parse_timeout("2s"), Ok(Duration::from_secs(2)));
+        assert_eq!(parse_long_timeout("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(parse_time("20us", 1.0), Ok(Duration::from_micros(20)));
+        for wrong in ["", "0", "ms", "-1", "nan", "1h"] {
+            assert!(parse_timeout(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn shares_are_read_or_refused() {
+        assert_eq!(parse_share("5%"), Ok(0.05));
+        assert_eq!(parse_share("0.25"), Ok(0.25));
+        for wrong in ["100%", "1", "-1%", "nan", "%", ""] {
+            assert!(parse_share(wrong).is_err(), "{wrong}");
+        }
     }
 }

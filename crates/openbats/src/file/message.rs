@@ -99,12 +99,12 @@ impl Message {
 }
 
 /// Text of a peer, fit to be printed.
-fn text(octets: &[u8]) -> String {
+pub(super) fn text(octets: &[u8]) -> String {
     let text = String::from_utf8_lossy(&octets[..octets.len().min(MAX_TEXT)]).into_owned();
     text.chars().map(|char| if char.is_control() { '?' } else { char }).collect()
 }
 
-fn truncated(text: &str) -> &str {
+pub(super) fn truncated(text: &str) -> &str {
     let fits = |end: &usize| text.is_char_boundary(*end);
     &text[..(0..=text.len().min(MAX_TEXT)).rev().find(fits).unwrap_or(0)]
 }

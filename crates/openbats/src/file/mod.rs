@@ -13,6 +13,7 @@ mod message;
 mod name;
 mod receive;
 mod send;
+pub mod set;
 mod storage;
 
 use std::io;
@@ -57,6 +58,20 @@ pub enum FileError {
     /// There is a file of this name already.
     #[error("{0} exists")]
     Exists(PathBuf),
+    /// Two files of a transfer would get the same name.
+    #[error("{first} and {second} have the same name and would replace each other")]
+    SameName {
+        /// One of them.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+    /// Another transfer is writing this file.
+    #[error("{0} is being received by another transfer")]
+    Busy(PathBuf),
+    /// The content is not what the SHA-256 hash beside the file says.
+    #[error("content of '{0}' does not match the hash in its .sha256sum")]
+    Checksum(String),
     /// More than this receiver takes.
     #[error("a file of {size} bytes is larger than the limit of {limit} bytes")]
     TooLarge {

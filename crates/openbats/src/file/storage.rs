@@ -75,7 +75,7 @@ impl Drop for Incoming {
 }
 
 /// A hard link fails where the name is taken, on every file system; a rename does not.
-fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),

@@ -1,115 +1,22 @@
-//! The program as its users run it: two processes on loopback.
+//! The program as its users run it: processes on loopback.
+
+mod clients;
+mod files;
+mod hostile;
+mod json;
+mod latency;
+mod log;
+mod options;
+mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_bats_iperf");
-
-/// Two free neighbouring ports; the higher one is the data's.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    for _ in 0..1_000 {
-        let step = NEXT.fetch_add(2, Ordering::Relaxed);
-        let base = 20_000 + (std::process::id() % 5_000) as u16 * 4;
-        let port = base.wrapping_add(step).clamp(10_000, 60_000);
-        let free = |port: u16| UdpSocket::bind(("127.0.0.1", port)).is_ok();
-        if free(port - 1) && free(port) {
-            return port;
-        }
-    }
-    panic!("no two free ports");
-}
-
-/// A server that listens; ended when dropped.
-struct Server {
-    child: Child,
-    lines: Vec<String>,
-}
-
-impl Server {
-    fn start(port: u16, options: &[&str]) -> Self {
-        let mut child = Command::new(PROGRAM)
-            .args(["-s", "-I", "lo", "-p", &port.to_string()])
-            .args(options)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // The fingerprint is the last thing that it says before it serves.
-        let mut errors = BufReader::new(child.stderr.take().unwrap());
-        let mut lines = Vec::new();
-        loop {
-            let mut line = String::new();
-            assert!(errors.read_line(&mut line).unwrap() > 0, "the server ended: {lines:?}");
-            lines.push(line.trim().to_owned());
-            if lines.last().unwrap().starts_with("certificate fingerprint") {
-                break;
-            }
-        }
-        // Drained, so that the server never waits for us.
-        std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
-        Self { child, lines }
-    }
-
-    fn fingerprint(&self) -> &str {
-        self.lines.last().unwrap().rsplit(' ').next().unwrap()
-    }
-
-    /// Waits for the end of a server that was started with `-1`.
-    fn finish(mut self) -> (i32, String) {
-        let mut output = String::new();
-        std::io::Read::read_to_string(&mut self.child.stdout.take().unwrap(), &mut output).unwrap();
-        (self.child.wait().unwrap().code().unwrap(), output)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn client(port: u16, options: &[&str]) -> Output {
-    Command::new(PROGRAM)
-        .args(["-c", "127.0.0.1", "-p", &port.to_string()])
-        .args(options)
-        .output()
-        .unwrap()
-}
-
-fn text(octets: &[u8]) -> String {
-    String::from_utf8_lossy(octets).into_owned()
-}
-
-/// A directory that goes away.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("bats-iperf-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(path.join("in")).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use support::{PROGRAM, Scratch, Server, client, free_port, text};
 
 #[test]
 fn a_test_is_reported_by_both_sides() {
@@ -209,12 +116,9 @@ fn files_arrive_verified_with_several_streams() {
     assert!(report.contains("3 of 3 files verified and stored"), "{report}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     for file in report["files"].as_array().unwrap() {
-        let path = PathBuf::from(file["name"].as_str().unwrap());
-        let content = fs::read(&path).unwrap();
-        assert_eq!(
-            fs::read(scratch.0.join("in").join(path.file_name().unwrap())).unwrap(),
-            content
-        );
+        let name = file["name"].as_str().unwrap();
+        let content = fs::read(scratch.0.join(name)).unwrap();
+        assert_eq!(fs::read(scratch.0.join("in").join(name)).unwrap(), content);
         assert_eq!(file["blake3"].as_str().unwrap(), blake3::hash(&content).to_hex().as_str());
     }
 }
@@ -241,11 +145,11 @@ fn what_goes_wrong_is_one_sentence_and_a_code() {
         assert_eq!(output.status.code(), Some(code), "{errors}");
         assert!(errors.contains(words), "{errors}");
     };
-    failed(client(port, &["--connect-timeout", "0.3"]), 1, "no answer from");
+    failed(client(port, &["--connect-timeout", "300"]), 1, "no answer from");
     failed(client(port, &["-f", "/nowhere/file"]), 1, "/nowhere/file");
-    failed(client(port, &["-f", "/tmp"]), 1, "not a regular file");
+    failed(client(port, &["-f", "/dev/null"]), 1, "not a regular file");
     failed(client(port, &["-t", "never"]), 2, "never");
-    failed(client(port, &["-m", "0"]), 2, "not built yet");
+    failed(client(port, &["-m", "0"]), 2, "not available yet");
     failed(client(port, &["-I", "nosuch0"]), 1, "nosuch0");
     let no_host = Command::new(PROGRAM).args(["-c", "no.such.host.invalid"]).output().unwrap();
     failed(no_host, 1, "no.such.host.invalid");
@@ -268,21 +172,6 @@ fn a_wrong_fingerprint_is_not_believed() {
     let output = client(port, &["-t", "0.3", "--fingerprint", &"00".repeat(32)]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("handshake failed"), "{}", text(&output.stderr));
-}
-
-#[test]
-fn a_log_file_gets_the_report_too_and_lines_have_times() {
-    let scratch = Scratch::new("log");
-    let port = free_port();
-    let server = Server::start(port, &["-1", "-T", "-l", &scratch.path("new/log")]);
-    assert!(client(port, &["-t", "0.3", "-b", "10"]).status.success());
-    let (_, report) = server.finish();
-    let log = fs::read_to_string(scratch.path("new/log")).unwrap();
-    assert_eq!(log, report);
-    let line = log.lines().find(|line| line.ends_with("receiver")).unwrap();
-    // [HH:MM:SS mmm]  seconds.nanoseconds
-    assert!(line.starts_with('[') && line[14..].starts_with("  "), "{line}");
-    assert_eq!(line.as_bytes()[13], b']', "{line}");
 }
 
 #[test]

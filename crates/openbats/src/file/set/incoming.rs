@@ -1,0 +1,368 @@
+//! A file that is being received in parts, perhaps over several connections at once.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use super::message::Verdict;
+use super::tree::{Cut, PartHash};
+use super::{Existing, side};
+use crate::file::storage::{local, rename_without_replacing};
+use crate::file::{FileError, name};
+
+/// Components of a name at most.
+const MAX_DEPTH: usize = 64;
+/// Numbers tried for a free name.
+const MAX_COPIES: u32 = 10_000;
+
+/// The place of a name in a directory. Missing directories on the way are made; links are not
+/// followed, so that it cannot be elsewhere.
+pub(super) fn place(directory: &Path, name: &str) -> Result<PathBuf, FileError> {
+    let wrong = |problem| FileError::Name { name: name.escape_debug().to_string(), problem };
+    let mut path = directory.to_owned();
+    let mut components = name.split('/').peekable();
+    let mut depth = 0;
+    while let Some(component) = components.next() {
+        name::check(component)?;
+        depth += 1;
+        if depth > MAX_DEPTH {
+            return Err(wrong("it has too many components"));
+        }
+        path.push(component);
+        if components.peek().is_some() {
+            make_directory(&path)?;
+        }
+    }
+    Ok(path)
+}
+
+/// Makes a directory unless it is there.
+pub(super) fn make_directory(path: &Path) -> Result<(), FileError> {
+    match fs::create_dir(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            match path.symlink_metadata() {
+                Ok(metadata) if metadata.is_dir() => Ok(()),
+                _ => Err(FileError::Exists(path.to_owned())),
+            }
+        }
+        Err(error) => Err(local("create", path, error)),
+    }
+}
+
+/// A regular file of this size, opened, if the path is one.
+pub(super) fn existing(path: &Path, size: u64) -> Result<Option<File>, FileError> {
+    match path.symlink_metadata() {
+        Ok(metadata) if metadata.is_file() && metadata.len() == size => {
+            File::open(path).map(Some).map_err(|error| local("read", path, error))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Disk space that open files will still need.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reserved(Arc<AtomicU64>);
+
+/// A part of it; given back when dropped.
+#[derive(Debug)]
+struct Reservation {
+    all: Reserved,
+    left: AtomicU64,
+}
+
+impl Reservation {
+    fn take(all: &Reserved, octets: u64) -> Self {
+        all.0.fetch_add(octets, Ordering::AcqRel);
+        Self { all: all.clone(), left: AtomicU64::new(octets) }
+    }
+
+    /// So much is on the disk now.
+    fn spend(&self, octets: u64) {
+        let spend = |left: u64| Some(left.saturating_sub(octets));
+        if let Ok(before) = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, spend) {
+            self.all.0.fetch_sub(before.min(octets), Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.all.0.fetch_sub(self.left.load(Ordering::Acquire), Ordering::AcqRel);
+    }
+}
+
+/// A file on its way.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    pub(super) name: String,
+    pub(super) cut: Cut,
+    target: PathBuf,
+    temporary: PathBuf,
+    file: File,
+    sha256: Option<[u8; 32]>,
+    reservation: Reservation,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    hashes: Vec<Option<PartHash>>,
+    /// Parts received in this transfer.
+    received: u32,
+    finish: Option<(u32, [u8; 32])>,
+    /// The temporary file is of no use any more.
+    is_over: bool,
+    /// The temporary file is worth to be kept.
+    is_kept: bool,
+}
+
+impl Incoming {
+    /// Opens a temporary file beside the target; what an earlier transfer left there is found
+    /// again. The hashes are those of its parts, none where it is new.
+    pub(super) fn open(
+        target: PathBuf,
+        name: String,
+        cut: Cut,
+        sha256: Option<[u8; 32]>,
+        reserved: &Reserved,
+    ) -> Result<(Self, Vec<PartHash>), FileError> {
+        let directory = target.parent().unwrap_or(Path::new(".")).to_owned();
+        let is_resumable = cut.parts > 1;
+        let temporary = directory.join(temporary_name(&target, is_resumable)?);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        if is_resumable {
+            options.create(true).truncate(false);
+        } else {
+            options.create_new(true);
+        }
+        let file = options.open(&temporary).map_err(|error| local("create", &temporary, error))?;
+        // Two transfers must not write into each other's file.
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| FileError::Busy(target.clone()))?;
+        let metadata = file.metadata().map_err(|error| local("look at", &temporary, error))?;
+        let is_left_over = metadata.len() > 0;
+        let there = metadata.blocks().saturating_mul(512);
+        let needed = cut.size.saturating_sub(there);
+        let this = Self {
+            name,
+            cut,
+            target,
+            temporary,
+            file,
+            sha256,
+            reservation: Reservation::take(reserved, needed),
+            state: Mutex::new(State {
+                hashes: vec![None; cut.parts as usize],
+                received: 0,
+                finish: None,
+                is_over: false,
+                // What is refused from here on leaves what had been there.
+                is_kept: is_left_over,
+            }),
+        };
+        let taken = reserved.0.load(Ordering::Acquire).saturating_sub(needed);
+        let free = free_space(&directory)?.saturating_sub(taken);
+        if needed > free {
+            return Err(FileError::NoSpace { directory, size: needed, free });
+        }
+        let write = |error| local("write", &this.target, error);
+        this.file.set_len(cut.size).map_err(write)?;
+        let hashes = match is_left_over {
+            true => cut.hash_parts_of_sparse(&this.file).map_err(write)?,
+            false => Vec::new(),
+        };
+        for (place, hash) in this.lock().hashes.iter_mut().zip(&hashes) {
+            *place = Some(*hash);
+        }
+        this.lock().is_kept = is_resumable;
+        Ok((this, hashes))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a part of this length fits into the file.
+    pub(super) fn has_part(&self, part: u32) -> bool {
+        part < self.cut.parts
+    }
+
+    /// Writes octets of a part.
+    pub(super) fn write(&self, part: u32, at: u64, octets: &[u8]) -> Result<(), FileError> {
+        let written = self.file.write_all_at(octets, self.cut.offset(part) + at);
+        if let Err(error) = written {
+            // A full disk is not helped by what cannot be finished.
+            self.discard();
+            return Err(local("write", &self.target, error));
+        }
+        self.reservation.spend(octets.len() as u64);
+        Ok(())
+    }
+
+    /// Gives the temporary file up.
+    pub(super) fn discard(&self) {
+        self.lock().is_kept = false;
+    }
+
+    /// Notes that a part is there. Returns whether all parts are, and the sender has finished.
+    pub(super) fn on_part(&self, part: u32, hash: PartHash) -> Result<bool, FileError> {
+        let mut state = self.lock();
+        let Some(place) = state.hashes.get_mut(part as usize) else {
+            return Err(FileError::Protocol("a part that the file does not have"));
+        };
+        *place = Some(hash);
+        state.received += 1;
+        Ok(state.is_complete())
+    }
+
+    /// Notes that the sender has sent all parts.
+    pub(super) fn on_finish(&self, sent: u32, hash: [u8; 32]) -> Result<bool, FileError> {
+        let mut state = self.lock();
+        if state.finish.replace((sent, hash)).is_some() {
+            return Err(FileError::Protocol("a file was finished twice"));
+        }
+        Ok(state.is_complete())
+    }
+
+    /// Verifies the whole and gives it its name.
+    pub(super) fn store(&self, policy: Existing) -> Result<(Verdict, [u8; 32]), FileError> {
+        let (hashes, announced) = {
+            let state = self.lock();
+            let hashes: Option<Vec<PartHash>> = state.hashes.iter().copied().collect();
+            let Some((hashes, (_, announced))) = hashes.zip(state.finish) else {
+                return Err(FileError::Protocol("a file was finished without all of its parts"));
+            };
+            (hashes, announced)
+        };
+        let hash = self.cut.root(&hashes);
+        // Compared in constant time, though there is no secret in it.
+        if blake3::Hash::from(hash) != blake3::Hash::from(announced) {
+            self.discard();
+            return Err(FileError::Corrupt(self.name.clone()));
+        }
+        if let Some(wanted) = &self.sha256 {
+            let found =
+                side::hash(&self.file).map_err(|error| local("read", &self.target, error))?;
+            if found != *wanted {
+                self.discard();
+                return Err(FileError::Checksum(self.name.clone()));
+            }
+            // The hash's own name may be taken, too.
+            let beside = side::beside(&self.target);
+            if policy == Existing::Refuse
+                && beside.symlink_metadata().is_ok()
+                && side::read(&self.target) != Ok(Some(*wanted))
+            {
+                self.discard();
+                return Err(FileError::Exists(beside));
+            }
+        }
+        self.file.sync_data().map_err(|error| {
+            self.discard();
+            local("write", &self.target, error)
+        })?;
+        let verdict = self.put(policy, &hash)?;
+        // A copy of what is there already goes away.
+        self.lock().is_over = verdict != Verdict::Unchanged;
+        Ok((verdict, hash))
+    }
+
+    fn put(&self, policy: Existing, hash: &[u8; 32]) -> Result<Verdict, FileError> {
+        let create = |error| local("create", &self.target, error);
+        match policy {
+            Existing::Overwrite => {
+                fs::rename(&self.temporary, &self.target).map_err(create)?;
+                self.write_side(&self.target)?;
+                return Ok(Verdict::Stored);
+            }
+            Existing::Refuse | Existing::Rename => {
+                match rename_without_replacing(&self.temporary, &self.target) {
+                    Ok(()) => {
+                        self.write_side(&self.target)?;
+                        return Ok(Verdict::Stored);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(error) => return Err(create(error)),
+                }
+            }
+        }
+        if self.is_same(hash)? {
+            self.discard();
+            return Ok(Verdict::Unchanged);
+        }
+        if policy == Existing::Rename {
+            for number in 1..MAX_COPIES {
+                let mut path = self.target.clone().into_os_string();
+                path.push(format!(".{number}"));
+                let path = PathBuf::from(path);
+                match rename_without_replacing(&self.temporary, &path) {
+                    Ok(()) => {
+                        self.write_side(&path)?;
+                        return Ok(Verdict::Renamed(format!("{}.{number}", self.name)));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(error) => return Err(create(error)),
+                }
+            }
+        }
+        self.discard();
+        Err(FileError::Exists(self.target.clone()))
+    }
+
+    /// Whether the target is a file of this content.
+    fn is_same(&self, hash: &[u8; 32]) -> Result<bool, FileError> {
+        let Some(file) = existing(&self.target, self.cut.size)? else { return Ok(false) };
+        let hashes =
+            self.cut.hash_parts(&file).map_err(|error| local("read", &self.target, error))?;
+        Ok(self.cut.root(&hashes) == *hash)
+    }
+
+    fn write_side(&self, path: &Path) -> Result<(), FileError> {
+        match &self.sha256 {
+            Some(hash) => {
+                side::write(path, hash).map_err(|error| local("write", &side::beside(path), error))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl State {
+    fn is_complete(&self) -> bool {
+        self.finish.is_some_and(|(sent, _)| sent == self.received)
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        let state = self.lock();
+        if !state.is_over && !state.is_kept {
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// The name of a temporary file: one that is found again, or one of its own.
+fn temporary_name(target: &Path, is_resumable: bool) -> Result<String, FileError> {
+    let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if is_resumable {
+        return Ok(format!(".{name}.part"));
+    }
+    let mut random = [0; 8];
+    getrandom::fill(&mut random)
+        .map_err(|error| local("create", target, io::Error::other(error)))?;
+    Ok(format!(".{name}.{:016x}.part", u64::from_ne_bytes(random)))
+}
+
+fn free_space(directory: &Path) -> Result<u64, FileError> {
+    let space = rustix::fs::statvfs(directory)
+        .map_err(|error| local("look at", directory, error.into()))?;
+    Ok(space.f_bavail.saturating_mul(space.f_frsize))
+}

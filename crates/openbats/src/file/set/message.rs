@@ -1,0 +1,319 @@
+//! The messages of a transfer of many files: one octet of type, a file's number, then fields in
+//! big endian.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::tree::{MAX_PARTS, PartHash};
+use crate::file::FileError;
+use crate::file::message::{text, truncated};
+
+const OFFER: u8 = 16;
+const DATA: u8 = 17;
+const PART: u8 = 18;
+const FINISH: u8 = 19;
+const GIVE_UP: u8 = 20;
+const RESTART: u8 = 21;
+const ANSWER: u8 = 32;
+const VERDICT: u8 = 33;
+
+/// Octets of a name at most.
+pub(super) const MAX_NAME: usize = 1_024;
+/// Octets before the content of `DATA`.
+const DATA_HEAD: usize = 1 + 4 + 4 + 1;
+
+const IS_EAGER: u8 = 1;
+const IS_DIRECTORY: u8 = 2;
+const HAS_SHA256: u8 = 4;
+
+/// A file that the sender has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) size: u64,
+    pub(super) name: String,
+    pub(super) is_directory: bool,
+    /// The content follows without waiting for an answer.
+    pub(super) is_eager: bool,
+    pub(super) sha256: Option<[u8; 32]>,
+}
+
+/// What the receiver has of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Nothing,
+    /// A part of an earlier transfer: the hashes of what stands there.
+    Partial(Vec<PartHash>),
+    /// A whole file of this name and size.
+    Existing(Vec<PartHash>),
+}
+
+/// How a file ended at the receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Stored,
+    Unchanged,
+    Renamed(String),
+    Failed(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    Offer(Offer),
+    /// The next octets of a part.
+    Data {
+        part: u32,
+        encoding: u8,
+        octets: Bytes,
+    },
+    /// The end of a part.
+    Part {
+        part: u32,
+        hash: PartHash,
+    },
+    /// All parts were sent, so many of them.
+    Finish {
+        sent: u32,
+        hash: [u8; 32],
+    },
+    /// The sender cannot go on with this file.
+    GiveUp(String),
+    /// What exists is different and shall make room: all parts follow.
+    Restart,
+    Answer(Answer),
+    Verdict(Verdict),
+}
+
+/// A `DATA` message with room for `octets`; they are appended.
+pub(super) fn begin_data(id: u32, part: u32, encoding: u8, octets: usize) -> BytesMut {
+    let mut out = BytesMut::with_capacity(DATA_HEAD + octets);
+    out.put_u8(DATA);
+    out.put_u32(id);
+    out.put_u32(part);
+    out.put_u8(encoding);
+    out
+}
+
+impl Message {
+    pub(super) fn encode(&self, id: u32) -> Bytes {
+        let mut out = BytesMut::new();
+        let mut begin = |kind: u8| {
+            out.put_u8(kind);
+            out.put_u32(id);
+        };
+        match self {
+            Self::Offer(offer) => {
+                begin(OFFER);
+                let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+                out.put_u8(
+                    flag(offer.is_eager, IS_EAGER)
+                        | flag(offer.is_directory, IS_DIRECTORY)
+                        | flag(offer.sha256.is_some(), HAS_SHA256),
+                );
+                out.put_u64(offer.size);
+                if let Some(hash) = &offer.sha256 {
+                    out.put_slice(hash);
+                }
+                out.put_slice(offer.name.as_bytes());
+            }
+            Self::Data { part, encoding, octets } => {
+                out = begin_data(id, *part, *encoding, octets.len());
+                out.put_slice(octets);
+            }
+            Self::Part { part, hash } => {
+                begin(PART);
+                out.put_u32(*part);
+                out.put_slice(hash);
+            }
+            Self::Finish { sent, hash } => {
+                begin(FINISH);
+                out.put_u32(*sent);
+                out.put_slice(hash);
+            }
+            Self::GiveUp(why) => {
+                begin(GIVE_UP);
+                out.put_slice(truncated(why).as_bytes());
+            }
+            Self::Restart => begin(RESTART),
+            Self::Answer(answer) => {
+                begin(ANSWER);
+                let (kind, hashes) = match answer {
+                    Answer::Nothing => (0, &[][..]),
+                    Answer::Partial(hashes) => (1, &hashes[..]),
+                    Answer::Existing(hashes) => (2, &hashes[..]),
+                };
+                out.put_u8(kind);
+                hashes.iter().for_each(|hash| out.put_slice(hash));
+            }
+            Self::Verdict(verdict) => {
+                begin(VERDICT);
+                let (kind, words) = match verdict {
+                    Verdict::Stored => (0, ""),
+                    Verdict::Unchanged => (1, ""),
+                    Verdict::Renamed(name) => (2, name.as_str()),
+                    Verdict::Failed(why) => (3, why.as_str()),
+                };
+                out.put_u8(kind);
+                out.put_slice(truncated(words).as_bytes());
+            }
+        }
+        out.freeze()
+    }
+
+    /// The file's number and the message.
+    pub(super) fn decode(octets: Bytes) -> Result<(u32, Self), FileError> {
+        let mut fields = Fields(octets);
+        let kind = fields.octet()?;
+        let id = fields.number()?;
+        let message = match kind {
+            OFFER => {
+                let flags = fields.octet()?;
+                let size = u64::from_be_bytes(fields.array()?);
+                let sha256 = match flags & HAS_SHA256 {
+                    0 => None,
+                    _ => Some(fields.array()?),
+                };
+                if fields.0.len() > MAX_NAME {
+                    return Err(FileError::Protocol("a name is too long"));
+                }
+                let name = std::str::from_utf8(&fields.0)
+                    .map_err(|_| FileError::Protocol("a name is not UTF-8"))?
+                    .to_owned();
+                Self::Offer(Offer {
+                    size,
+                    name,
+                    is_directory: flags & IS_DIRECTORY != 0,
+                    is_eager: flags & IS_EAGER != 0,
+                    sha256,
+                })
+            }
+            DATA => {
+                let (part, encoding) = (fields.number()?, fields.octet()?);
+                Self::Data { part, encoding, octets: fields.0 }
+            }
+            PART => {
+                let part = fields.number()?;
+                Self::Part { part, hash: fields.last()? }
+            }
+            FINISH => {
+                let sent = fields.number()?;
+                Self::Finish { sent, hash: fields.last()? }
+            }
+            GIVE_UP => Self::GiveUp(text(&fields.0)),
+            RESTART => Self::Restart,
+            ANSWER => {
+                let kind = fields.octet()?;
+                let (hashes, rest) = fields.0.as_chunks::<32>();
+                if !rest.is_empty() || hashes.len() as u64 > MAX_PARTS {
+                    return Err(FileError::Protocol("an answer of a wrong length"));
+                }
+                Self::Answer(match kind {
+                    0 if hashes.is_empty() => Answer::Nothing,
+                    1 => Answer::Partial(hashes.to_vec()),
+                    2 => Answer::Existing(hashes.to_vec()),
+                    _ => return Err(FileError::Protocol("an answer that is none")),
+                })
+            }
+            VERDICT => Self::Verdict(match fields.octet()? {
+                0 => Verdict::Stored,
+                1 => Verdict::Unchanged,
+                2 => Verdict::Renamed(text(&fields.0)),
+                3 => Verdict::Failed(text(&fields.0)),
+                _ => return Err(FileError::Protocol("a verdict that is none")),
+            }),
+            _ => return Err(FileError::Protocol("an unknown message")),
+        };
+        Ok((id, message))
+    }
+}
+
+/// What is left of a message.
+struct Fields(Bytes);
+
+impl Fields {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FileError> {
+        let field = self.0.first_chunk().copied();
+        let field = field.ok_or(FileError::Protocol("a message is too short"))?;
+        self.0 = self.0.slice(N..);
+        Ok(field)
+    }
+
+    fn octet(&mut self) -> Result<u8, FileError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn number(&mut self) -> Result<u32, FileError> {
+        Ok(u32::from_be_bytes(self.array()?))
+    }
+
+    fn last(mut self) -> Result<[u8; 32], FileError> {
+        let field = self.array()?;
+        match self.0.is_empty() {
+            true => Ok(field),
+            false => Err(FileError::Protocol("a message is too long")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_wire() {
+        let offer = Offer {
+            size: u64::MAX - 7,
+            name: "d/ä.bin".into(),
+            is_directory: false,
+            is_eager: true,
+            sha256: Some([3; 32]),
+        };
+        for message in [
+            Message::Offer(offer.clone()),
+            Message::Offer(Offer { sha256: None, is_directory: true, is_eager: false, ..offer }),
+            Message::Data { part: 5, encoding: 1, octets: Bytes::from_static(b"xyz") },
+            Message::Part { part: 9, hash: [7; 32] },
+            Message::Finish { sent: 2, hash: [8; 32] },
+            Message::GiveUp("why".into()),
+            Message::Restart,
+            Message::Answer(Answer::Nothing),
+            Message::Answer(Answer::Partial(vec![[1; 32], [2; 32]])),
+            Message::Answer(Answer::Existing(Vec::new())),
+            Message::Verdict(Verdict::Stored),
+            Message::Verdict(Verdict::Unchanged),
+            Message::Verdict(Verdict::Renamed("x.1".into())),
+            Message::Verdict(Verdict::Failed("disk full".into())),
+        ] {
+            let wire = message.encode(0x0102_0304);
+            assert_eq!(Message::decode(wire).unwrap(), (0x0102_0304, message));
+        }
+    }
+
+    #[test]
+    fn every_cut_of_a_message_is_refused_or_shorter_text() {
+        let messages = [
+            Message::Part { part: 9, hash: [7; 32] }.encode(1),
+            Message::Finish { sent: 2, hash: [8; 32] }.encode(1),
+            Message::Answer(Answer::Partial(vec![[1; 32]])).encode(1),
+        ];
+        for message in messages {
+            for end in 0..message.len() {
+                let answer_of_none = message[0] == ANSWER && end == 6;
+                assert!(answer_of_none || Message::decode(message.slice(..end)).is_err(), "{end}");
+            }
+            let longer = [&message[..], &[0]].concat();
+            assert!(Message::decode(longer.into()).is_err());
+        }
+        for wrong in
+            [&b""[..], &[0; 5], &[99; 50], &[ANSWER, 0, 0, 0, 0, 3], &[VERDICT, 0, 0, 0, 0, 9]]
+        {
+            assert!(Message::decode(Bytes::copy_from_slice(wrong)).is_err(), "{wrong:?}");
+        }
+        let long = Offer {
+            size: 0,
+            name: "x".repeat(MAX_NAME + 1),
+            is_directory: false,
+            is_eager: false,
+            sha256: None,
+        };
+        assert!(Message::decode(Message::Offer(long).encode(1)).is_err());
+    }
+}

@@ -1,0 +1,380 @@
+//! Many files over real connections: whole and verified, resumed, or refused one by one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use openbats::file::set::{Existing, FileReport, FileSet, Outcome, Progress, Receiver, Sender};
+use openbats::{ClientOptions, Connection, Endpoint, Identity, ServerOptions, Trust, Wait};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A directory that goes away, with one inside it to receive into.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("openbats-set-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("in")).unwrap();
+        Self(path)
+    }
+
+    fn incoming(&self) -> PathBuf {
+        self.0.join("in")
+    }
+
+    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// All files below the receiver's directory, temporary ones too.
+    fn received(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut waiting = vec![self.incoming()];
+        while let Some(directory) = waiting.pop() {
+            for entry in fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.strip_prefix(self.incoming()).unwrap().to_str().unwrap();
+                names.push(name.to_owned());
+                if path.is_dir() {
+                    waiting.push(path);
+                }
+            }
+        }
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn content(size: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    (0..size)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+/// So many connections between two endpoints: the sender's ends and the receiver's.
+fn connect(count: usize) -> (Vec<Connection>, Vec<Connection>) {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
+    let server = Endpoint::builder()
+        .bind("127.0.0.1:0".parse().unwrap())
+        .server(ServerOptions::new(identity))
+        .start()
+        .unwrap();
+    let client = Endpoint::builder().start().unwrap();
+    let to = server.local_addr();
+    (0..count)
+        .map(|_| {
+            let near = client.connect(to, "localhost", options.clone());
+            let near = near.wait_for(LIMIT).unwrap().unwrap();
+            (near, server.accept().wait_for(LIMIT).unwrap().unwrap())
+        })
+        .unzip()
+}
+
+/// Transfers over `streams` connections: the sender's reports, the receiver's, octets observed.
+fn transfer(
+    sender: &Sender,
+    receiver: &Receiver,
+    streams: usize,
+) -> (Vec<FileReport>, Vec<FileReport>, u64) {
+    let (near, far) = connect(streams);
+    let observed = AtomicU64::new(0);
+    let count = |progress: Progress<'_>| {
+        if let Progress::Octets { octets, .. } = progress {
+            observed.fetch_add(octets, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        for connection in &far {
+            scope.spawn(|| receiver.run(connection, |_| {}).wait_for(LIMIT).unwrap().unwrap());
+        }
+        for connection in &near {
+            scope.spawn(|| sender.run(connection, count).wait_for(LIMIT).unwrap().unwrap());
+        }
+    });
+    let sent = sender.reports().into_iter().map(Option::unwrap).collect();
+    (sent, receiver.reports(), observed.into_inner())
+}
+
+fn by_name(reports: &[FileReport]) -> BTreeMap<&str, &FileReport> {
+    reports.iter().map(|report| (report.name.as_str(), report)).collect()
+}
+
+fn send_all(paths: &[&Path], receiver: &Receiver, streams: usize) -> Vec<FileReport> {
+    transfer(&Sender::new(FileSet::collect(paths).unwrap()), receiver, streams).0
+}
+
+fn why(report: &FileReport) -> &str {
+    match &report.outcome {
+        Outcome::Failed(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_tree_arrives_whole_over_any_number_of_streams() {
+    for streams in [1, 3] {
+        let scratch = Scratch::new(&format!("tree{streams}"));
+        let sizes = [0, 1, 1_000, 256 << 10, (256 << 10) + 1, 4 << 20, (4 << 20) + 1, 21 << 20];
+        for (number, size) in sizes.into_iter().enumerate() {
+            scratch.file(&format!("tree/d{}/f{number}", number % 3), &content(size, number as u64));
+        }
+        for number in 0..100 {
+            scratch.file(&format!("tree/many/{number}"), &content(number * 7, 9));
+        }
+        fs::create_dir(scratch.0.join("tree/empty")).unwrap();
+        let set = FileSet::collect([scratch.0.join("tree")]).unwrap();
+        let total = set.bytes();
+        let sender = Sender::new(set);
+        let receiver = Receiver::new(scratch.incoming());
+        let (sent, received, observed) = transfer(&sender, &receiver, streams);
+        assert_eq!(observed, total);
+        assert_eq!(by_name(&sent), by_name(&received));
+        assert_eq!(sent.len(), sizes.len() + 100 + 6);
+        for report in &sent {
+            let path = scratch.incoming().join(&report.name);
+            match report.outcome {
+                Outcome::Stored { hash: Some(hash) } => {
+                    let content = fs::read(path).unwrap();
+                    assert_eq!(content, fs::read(scratch.0.join(&report.name)).unwrap());
+                    assert_eq!(hash, *blake3::hash(&content).as_bytes(), "{}", report.name);
+                }
+                _ => assert!(path.is_dir(), "{report:?}"),
+            }
+        }
+        assert!(!scratch.received().iter().any(|name| name.contains(".part")));
+    }
+}
+
+#[test]
+fn what_is_there_is_not_sent_again() {
+    let scratch = Scratch::new("again");
+    let (large, small) = (scratch.file("large", &content(9 << 20, 1)), scratch.file("small", b"x"));
+    let receiver = || Receiver::new(scratch.incoming());
+    let first = send_all(&[&large, &small], &receiver(), 2);
+    assert!(first.iter().all(|report| matches!(report.outcome, Outcome::Stored { .. })));
+    let second = send_all(&[&large, &small], &receiver(), 2);
+    assert!(second.iter().all(|report| matches!(report.outcome, Outcome::Unchanged { .. })));
+    assert_eq!(second[0].sent, 0);
+    assert_eq!(scratch.received(), ["large", "small"]);
+}
+
+#[test]
+fn an_interrupted_file_goes_on_where_it_stopped() {
+    let scratch = Scratch::new("resume");
+    let whole = content(24 << 20, 5);
+    let path = scratch.file("large", &whole);
+    let (near, far) = connect(1);
+    let sender = Sender::new(FileSet::collect([&path]).unwrap());
+    let receiver = Receiver::new(scratch.incoming());
+    let arrived = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let receiving = scope.spawn(|| {
+            let observe = |progress: Progress<'_>| {
+                if let Progress::Octets { octets, .. } = progress
+                    && arrived.fetch_add(octets, Ordering::Relaxed) > 13 << 20
+                {
+                    far[0].close(1, "pulled");
+                }
+            };
+            receiver.run(&far[0], observe).wait()
+        });
+        assert!(sender.run(&near[0], |_| {}).wait_for(LIMIT).unwrap().is_err());
+        assert!(receiving.join().unwrap().is_err());
+    });
+    assert!(matches!(sender.reports()[0].as_ref().unwrap().outcome, Outcome::Failed(_)));
+    assert!(matches!(receiver.reports()[0].outcome, Outcome::Failed(_)));
+    drop(receiver);
+    assert_eq!(scratch.received(), [".large.part"]);
+
+    // One octet of what is there goes bad meanwhile: that part is sent again.
+    let mut left = fs::read(scratch.incoming().join(".large.part")).unwrap();
+    left[5] ^= 1;
+    fs::write(scratch.incoming().join(".large.part"), &left).unwrap();
+    let again = send_all(&[&path], &Receiver::new(scratch.incoming()), 2);
+    assert!(matches!(again[0].outcome, Outcome::Stored { .. }), "{again:?}");
+    let sent = again[0].sent;
+    assert!((4 << 20..20 << 20).contains(&sent), "{sent}");
+    assert_eq!(fs::read(scratch.incoming().join("large")).unwrap(), whole);
+    assert_eq!(scratch.received(), ["large"]);
+}
+
+#[test]
+fn taken_names_are_refused_replaced_or_avoided() {
+    for size in [100, 300 << 10, 9 << 20] {
+        let scratch = Scratch::new(&format!("taken{size}"));
+        let new = content(size, 1);
+        let path = scratch.file("name", &new);
+        // The same size or another: neither may be taken for the same content.
+        for old in [content(size, 2), b"short".to_vec()] {
+            let old_path = scratch.file("in/name", &old);
+            let with = |existing| Receiver::new(scratch.incoming()).existing(existing);
+            let refused = send_all(&[&path], &with(Existing::Refuse), 2);
+            assert!(why(&refused[0]).contains("exists"), "{refused:?}");
+            assert_eq!(fs::read(&old_path).unwrap(), old);
+            let renamed = send_all(&[&path], &with(Existing::Rename), 2);
+            let Outcome::Renamed { to, .. } = &renamed[0].outcome else { panic!("{renamed:?}") };
+            assert_eq!(to, "name.1");
+            assert_eq!(fs::read(scratch.incoming().join(to)).unwrap(), new);
+            assert_eq!(fs::read(&old_path).unwrap(), old);
+            fs::remove_file(scratch.incoming().join(to)).unwrap();
+            let replaced = send_all(&[&path], &with(Existing::Overwrite), 2);
+            assert!(matches!(replaced[0].outcome, Outcome::Stored { .. }), "{replaced:?}");
+            assert_eq!(fs::read(&old_path).unwrap(), new);
+            assert_eq!(scratch.received(), ["name"]);
+        }
+    }
+}
+
+#[test]
+fn hashes_beside_files_are_checked_and_written() {
+    let scratch = Scratch::new("sha");
+    let right = scratch.file("right.bin", b"abc");
+    let wrong = scratch.file("wrong.bin", b"abd");
+    // FIPS 180-4, example B.1.
+    let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    scratch.file("right.bin.sha256sum", format!("{hash}  right.bin\n").as_bytes());
+    scratch.file("wrong.bin.sha256sum", format!("{hash} *wrong.bin\n").as_bytes());
+    for _ in 0..2 {
+        let sent = send_all(&[&right, &wrong], &Receiver::new(scratch.incoming()), 1);
+        assert!(!matches!(sent[0].outcome, Outcome::Failed(_)), "{sent:?}");
+        assert!(why(&sent[1]).contains(".sha256sum"), "{sent:?}");
+        assert_eq!(scratch.received(), ["right.bin", "right.bin.sha256sum"]);
+    }
+    // A hash of another content beside the place is not replaced unasked.
+    fs::remove_file(scratch.incoming().join("right.bin")).unwrap();
+    scratch.file("in/right.bin.sha256sum", b"mine");
+    let refused = send_all(&[&right], &Receiver::new(scratch.incoming()), 1);
+    assert!(why(&refused[0]).contains("right.bin.sha256sum exists"), "{refused:?}");
+    assert_eq!(scratch.received(), ["right.bin.sha256sum"]);
+    let overwriting = Receiver::new(scratch.incoming()).existing(Existing::Overwrite);
+    let sent = send_all(&[&right], &overwriting, 1);
+    assert!(matches!(sent[0].outcome, Outcome::Stored { .. }), "{sent:?}");
+    let check = std::process::Command::new("sha256sum")
+        .args(["-c", "right.bin.sha256sum"])
+        .current_dir(scratch.incoming())
+        .output()
+        .unwrap();
+    assert!(check.status.success(), "{check:?}");
+}
+
+#[test]
+fn one_file_that_fails_does_not_stop_the_others() {
+    let scratch = Scratch::new("others");
+    let large = scratch.file("large", &content(9 << 20, 1));
+    let gone = scratch.file("gone", &content(400 << 10, 1));
+    let good = scratch.file("good", &content(400 << 10, 2));
+    let set = FileSet::collect([&large, &gone, &good]).unwrap();
+    fs::remove_file(gone).unwrap();
+    let receiver = Receiver::new(scratch.incoming()).max_size(5 << 20);
+    let (sent, ..) = transfer(&Sender::new(set), &receiver, 1);
+    assert!(why(&sent[0]).contains("limit"), "{sent:?}");
+    assert!(why(&sent[1]).contains("gone"), "{sent:?}");
+    assert!(matches!(sent[2].outcome, Outcome::Stored { .. }), "{sent:?}");
+    assert_eq!(scratch.received(), ["good"]);
+}
+
+#[test]
+fn a_directory_that_is_a_link_is_not_followed() {
+    let scratch = Scratch::new("link");
+    scratch.file("tree/file", b"content");
+    fs::create_dir(scratch.0.join("outside")).unwrap();
+    std::os::unix::fs::symlink("../outside", scratch.incoming().join("tree")).unwrap();
+    let tree = scratch.0.join("tree");
+    let sent = send_all(&[&tree], &Receiver::new(scratch.incoming()), 1);
+    assert!(sent.iter().all(|report| matches!(report.outcome, Outcome::Failed(_))), "{sent:?}");
+    assert_eq!(fs::read_dir(scratch.0.join("outside")).unwrap().count(), 0);
+}
+
+/// Sends wild messages in place of a sender; what the receiver made of each.
+#[test]
+fn senders_that_break_the_rules_leave_nothing_behind() {
+    let scratch = Scratch::new("rules");
+    let offer = |flags: u8, size: u64, name: &str| {
+        [&[16, 0, 0, 0, 1, flags][..], &size.to_be_bytes(), name.as_bytes()].concat()
+    };
+    let data = |part: u32, octets: &[u8]| {
+        [&[17, 0, 0, 0, 1][..], &part.to_be_bytes(), &[0], octets].concat()
+    };
+    let part = |part: u32| [&[18, 0, 0, 0, 1][..], &part.to_be_bytes(), &[7; 32]].concat();
+    let finish = |sent: u32| [&[19, 0, 0, 0, 1][..], &sent.to_be_bytes(), &[7; 32]].concat();
+    let names =
+        ["../x", "/etc/x", "a/../../x", ".hidden", "a//b", "", "a\0b", "a/", &"d/".repeat(99)];
+    let mut scripts: Vec<Vec<Vec<u8>>> = names
+        .iter()
+        .map(|name| vec![offer(1, 1, name), data(0, b"x"), part(0), finish(1)])
+        .collect();
+    let refused = scripts.len();
+    scripts.extend([
+        vec![offer(1, 3, "x"), data(0, b"abc"), part(0), finish(1)],
+        vec![offer(1, 3, "x"), data(0, b"abcd")],
+        vec![offer(1, 3, "x"), data(0, b"ab"), part(0)],
+        vec![offer(1, 3, "x"), data(1, b"abc")],
+        vec![offer(1, 3, "x"), data(u32::MAX, b"abc")],
+        vec![offer(1, 3, "x"), part(0)],
+        vec![offer(1, 3, "x"), finish(0)],
+        vec![offer(1, 0, "x"), finish(0)],
+        vec![offer(1, 3, "x"), finish(1), finish(1)],
+        vec![offer(1, 3, "x"), offer(1, 3, "x")],
+        vec![data(0, b"abc")],
+        vec![offer(1, u64::MAX, "x")],
+        vec![offer(0, 1 << 62, "x")],
+        vec![offer(1, 3, "x"), vec![21, 0, 0, 0, 1]],
+        vec![vec![32, 0, 0, 0, 1, 0]],
+        vec![vec![]],
+        vec![vec![255; 100]],
+    ]);
+    for (number, script) in scripts.into_iter().enumerate() {
+        let (near, far) = connect(1);
+        let receiver = Receiver::new(scratch.incoming());
+        let ends = Mutex::new(Vec::new());
+        let result = std::thread::scope(|scope| {
+            let receiving = scope.spawn(|| {
+                let result = receiver.run(&far[0], |progress| {
+                    if let Progress::End { report, .. } = progress {
+                        ends.lock().unwrap().push(report.clone());
+                    }
+                });
+                let result = result.wait_for(LIMIT).unwrap();
+                far[0].close(1, "over");
+                result
+            });
+            for message in script {
+                let _ = near[0].send(message).wait_for(LIMIT).unwrap();
+            }
+            let _ = near[0].finish().wait_for(LIMIT).unwrap();
+            receiving.join().unwrap()
+        });
+        let ends = ends.into_inner().unwrap();
+        assert!(!ends.iter().any(|end| end.outcome.hash().is_some()), "{number}: {ends:?}");
+        if number < refused {
+            assert!(result.is_ok(), "{number}: {result:?}");
+            assert!(!ends.is_empty(), "{number}");
+        } else {
+            let failed = ends.iter().any(|end| matches!(end.outcome, Outcome::Failed(_)));
+            assert!(result.is_err() || failed, "{number}: {result:?} {ends:?}");
+        }
+        drop(receiver);
+        let left: Vec<String> =
+            scratch.received().into_iter().filter(|name| !Path::new(name).ends_with("d")).collect();
+        assert!(left.iter().all(|name| name == "a" || name.starts_with('d')), "{number}: {left:?}");
+    }
+}

@@ -1,0 +1,137 @@
+//! What carries the messages of a stream: an OpenBATS connection, or the kernel's TCP or UDP for
+//! comparison.
+
+pub(crate) mod tcp;
+pub(crate) mod udp;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use openbats::{Connection, Wait};
+
+use crate::clock::Clock;
+use crate::transport::Transport;
+
+/// How often a wait looks for an interrupt.
+const SLICE: Duration = Duration::from_millis(200);
+/// How long nothing may arrive while a sender waits for the end of its data.
+const STALL: Duration = Duration::from_secs(10);
+/// How long a sender waits for the end of its data in all.
+const DRAIN: Duration = Duration::from_secs(60);
+/// Octets that may always wait in a connection.
+const MIN_BACKLOG: u64 = 256 << 10;
+
+/// What came, if something did.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Received {
+    Message(Bytes),
+    /// The other side has sent its last message.
+    End,
+    /// Nothing came in time.
+    Nothing,
+}
+
+/// One stream. Each direction is used by one thread.
+#[derive(Debug)]
+pub(crate) enum Pipe {
+    Bats { connection: Connection, local: SocketAddr },
+    Tcp(tcp::Pipe),
+    Udp(udp::Pipe),
+}
+
+impl Pipe {
+    /// Hands a message over; `false` when there was no room for it in time.
+    pub(crate) fn send(&self, message: Bytes, limit: Duration) -> Result<bool> {
+        match self {
+            Self::Bats { connection, .. } => match connection.send(message).wait_for(limit) {
+                Ok(sent) => sent.map(|()| true).context("cannot send"),
+                Err(_) => Ok(false),
+            },
+            Self::Tcp(pipe) => pipe.send(&message, limit),
+            Self::Udp(pipe) => pipe.send(&message, limit),
+        }
+    }
+
+    pub(crate) fn recv(&self, limit: Duration) -> Result<Received> {
+        match self {
+            Self::Bats { connection, .. } => match connection.recv().wait_for(limit) {
+                Ok(Ok(Some(message))) => Ok(Received::Message(message)),
+                Ok(Ok(None)) => Ok(Received::End),
+                Ok(Err(error)) => Err(error).context("cannot receive"),
+                Err(_) => Ok(Received::Nothing),
+            },
+            Self::Tcp(pipe) => pipe.recv(limit),
+            Self::Udp(pipe) => pipe.recv(limit),
+        }
+    }
+
+    /// Whether so much waits in the connection that more would only wait longer. The kernel's
+    /// carriers have queues of a fixed size.
+    pub(crate) fn is_backlogged(&self) -> bool {
+        let Self::Bats { connection, .. } = self else { return false };
+        // The last figures of a connection that is over would never change.
+        if connection.close_reason().is_some() {
+            return false;
+        }
+        let stats = connection.stats();
+        // What the path carries in 50 ms, beside what is under way.
+        let soon = stats.delivery_bps / 8 / 20;
+        stats.send_buffer_bytes > (2 * stats.cwnd_bytes).saturating_add(soon).max(MIN_BACKLOG)
+    }
+
+    /// Says that no more messages follow, and waits until all have arrived or come to nothing.
+    pub(crate) fn finish(&self) -> Result<()> {
+        match self {
+            Self::Bats { connection, .. } => finish(connection),
+            Self::Tcp(pipe) => pipe.finish(DRAIN),
+            Self::Udp(pipe) => pipe.finish(),
+        }
+    }
+
+    pub(crate) fn close(&self, why: &str) {
+        match self {
+            Self::Bats { connection, .. } => connection.close(1, why),
+            Self::Tcp(pipe) => pipe.close(),
+            Self::Udp(pipe) => pipe.close(),
+        }
+    }
+
+    /// The connection's figures, where it is one of OpenBATS.
+    pub(crate) fn transport(&self) -> Option<Transport> {
+        match self {
+            Self::Bats { connection, .. } => Some(Transport::from(&connection.stats())),
+            Self::Tcp(_) | Self::Udp(_) => None,
+        }
+    }
+
+    /// Local and remote address.
+    pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        match self {
+            Self::Bats { connection, local } => (*local, connection.remote_addr()),
+            Self::Tcp(pipe) => pipe.addresses(),
+            Self::Udp(pipe) => pipe.addresses(),
+        }
+    }
+}
+
+/// Waits for the end as long as something moves.
+fn finish(connection: &Connection) -> Result<()> {
+    let clock = Clock::start();
+    let (mut least, mut moved) = (u64::MAX, Duration::ZERO);
+    let mut finishing = std::pin::pin!(connection.finish());
+    loop {
+        if let Ok(finished) = finishing.as_mut().wait_for(SLICE) {
+            return finished.context("the connection broke before all data had arrived");
+        }
+        let waiting = connection.stats().send_buffer_bytes;
+        let now = clock.elapsed();
+        if waiting < least {
+            (least, moved) = (waiting, now);
+        }
+        if now - moved > STALL || now > DRAIN {
+            bail!("{waiting} octets had not arrived after {:.0} s", now.as_secs_f64());
+        }
+    }
+}

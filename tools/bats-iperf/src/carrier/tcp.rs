@@ -1,0 +1,259 @@
+//! Messages over the kernel's TCP: four octets of length, then the message.
+
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::{Received, SLICE};
+use crate::clock::Clock;
+use crate::control::{HELLO_LENGTH, Hello, PATIENCE};
+use crate::message::MAX_LENGTH;
+use crate::signals;
+
+/// Octets of one read.
+const READ: usize = 256 << 10;
+const LENGTH: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    stream: TcpStream,
+    addresses: (SocketAddr, SocketAddr),
+    incoming: Mutex<Incoming>,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    octets: BytesMut,
+    buffer: Vec<u8>,
+    has_ended: bool,
+}
+
+impl Pipe {
+    fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SLICE))?;
+        stream.set_write_timeout(Some(SLICE))?;
+        let addresses = (stream.local_addr()?, stream.peer_addr()?);
+        let incoming =
+            Incoming { octets: BytesMut::new(), buffer: vec![0; READ], has_ended: false };
+        Ok(Self { stream, addresses, incoming: Mutex::new(incoming) })
+    }
+
+    pub(super) fn send(&self, message: &Bytes, limit: Duration) -> Result<bool> {
+        let clock = Clock::start();
+        let length = u32::try_from(message.len()).context("the message is too long")?;
+        let length = length.to_be_bytes();
+        let whole = LENGTH + message.len();
+        let mut written = 0;
+        let mut moved = Duration::ZERO;
+        while written < whole {
+            let head = &length[written.min(LENGTH)..];
+            let body = &message[written.saturating_sub(LENGTH)..];
+            let slices = [IoSlice::new(head), IoSlice::new(body)];
+            match (&self.stream).write_vectored(&slices) {
+                Ok(0) => bail!("the TCP connection takes no more"),
+                Ok(octets) => (written, moved) = (written + octets, clock.elapsed()),
+                Err(error) if is_pause(&error) => {
+                    if signals::requested() {
+                        bail!("interrupted");
+                    }
+                    if written == 0 && clock.elapsed() >= limit {
+                        return Ok(false);
+                    }
+                    if clock.elapsed() - moved > PATIENCE {
+                        bail!("the TCP connection took nothing for {} s", PATIENCE.as_secs());
+                    }
+                }
+                Err(error) => return Err(error).context("cannot send over TCP"),
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn recv(&self, limit: Duration) -> Result<Received> {
+        let clock = Clock::start();
+        let Ok(mut incoming) = self.incoming.lock() else { bail!("the reader has failed") };
+        loop {
+            if let Some(message) = incoming.next()? {
+                return Ok(Received::Message(message));
+            }
+            if incoming.has_ended {
+                return match incoming.octets.is_empty() {
+                    true => Ok(Received::End),
+                    false => bail!("the TCP connection ended within a message"),
+                };
+            }
+            let Incoming { octets, buffer, has_ended } = &mut *incoming;
+            match (&self.stream).read(buffer) {
+                Ok(0) => *has_ended = true,
+                Ok(count) => octets.extend_from_slice(&buffer[..count]),
+                Err(error) if is_pause(&error) => {
+                    if signals::requested() {
+                        bail!("interrupted");
+                    }
+                    if clock.elapsed() >= limit {
+                        return Ok(Received::Nothing);
+                    }
+                }
+                Err(error) => return Err(error).context("cannot receive over TCP"),
+            }
+        }
+    }
+
+    /// The peer closes its direction when it has read the end of ours.
+    pub(super) fn finish(&self, limit: Duration) -> Result<()> {
+        let clock = Clock::start();
+        self.stream.shutdown(Shutdown::Write).context("cannot end the TCP connection")?;
+        loop {
+            match self.recv(SLICE)? {
+                Received::End => return Ok(()),
+                _ if clock.elapsed() > limit => {
+                    bail!("not all data had arrived over TCP after {} s", limit.as_secs())
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn close(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    pub(super) fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        self.addresses
+    }
+}
+
+impl Incoming {
+    fn next(&mut self) -> Result<Option<Bytes>> {
+        let Some(head) = self.octets.first_chunk::<LENGTH>() else { return Ok(None) };
+        let length = u32::from_be_bytes(*head);
+        if length > MAX_LENGTH {
+            bail!("a message of {length} octets is too long");
+        }
+        let length = length as usize;
+        if self.octets.len() < LENGTH + length {
+            return Ok(None);
+        }
+        self.octets.advance(LENGTH);
+        Ok(Some(self.octets.split_to(length).freeze()))
+    }
+}
+
+/// The time was over, or a signal came.
+fn is_pause(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// Begins a stream.
+pub(crate) fn connect(remote: SocketAddr, hello: Hello, limit: Duration) -> Result<Pipe> {
+    let stream = TcpStream::connect_timeout(&remote, limit)
+        .with_context(|| format!("cannot connect to {remote} over TCP"))?;
+    let pipe = Pipe::new(stream)?;
+    match pipe.send(&hello.encode().into(), limit)? {
+        true => Ok(pipe),
+        false => bail!("{remote} takes nothing over TCP"),
+    }
+}
+
+/// Where the streams of one test come.
+#[derive(Debug)]
+pub(crate) struct Listener(TcpListener);
+
+impl Listener {
+    pub(crate) fn bind(ip: IpAddr) -> Result<Self> {
+        let listener = TcpListener::bind((ip, 0)).context("cannot listen for TCP")?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(listener))
+    }
+
+    pub(crate) fn port(&self) -> Result<u16> {
+        Ok(self.0.local_addr()?.port())
+    }
+
+    /// The test's streams, in order.
+    pub(crate) fn gather(&self, test: u64, count: u16) -> Result<Vec<Pipe>> {
+        let clock = Clock::start();
+        let mut gathered = std::collections::BTreeMap::new();
+        while gathered.len() < usize::from(count) {
+            match self.0.accept() {
+                Ok((stream, _)) => {
+                    let pipe = Pipe::new(stream)?;
+                    // A stranger must not end the test of those who were invited.
+                    let Ok(Received::Message(hello)) = pipe.recv(Duration::from_secs(2)) else {
+                        continue;
+                    };
+                    match Some(&hello[..])
+                        .filter(|x| x.len() == HELLO_LENGTH)
+                        .and_then(Hello::decode)
+                    {
+                        Some(hello) if hello.test == test && hello.stream < count => {
+                            gathered.insert(hello.stream, pipe);
+                        }
+                        _ => {}
+                    }
+                }
+                Err(error) if is_pause(&error) => {
+                    if clock.elapsed() > PATIENCE || signals::requested() {
+                        bail!("{} of {count} TCP streams came", gathered.len());
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) => return Err(error).context("cannot accept TCP connections"),
+            }
+        }
+        Ok(gathered.into_values().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Pipe, Pipe) {
+        let listener = Listener::bind([127, 0, 0, 1].into()).unwrap();
+        let remote = SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap()));
+        let hello = Hello { test: 5, stream: 0 };
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                // A stranger comes first.
+                drop(TcpStream::connect(remote).unwrap());
+                connect(remote, hello, PATIENCE).unwrap()
+            });
+            let server = listener.gather(5, 1).unwrap().remove(0);
+            (client.join().unwrap(), server)
+        })
+    }
+
+    #[test]
+    fn messages_keep_their_boundaries_and_end_in_order() {
+        let (near, far) = pair();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for length in [0, 1, 70_000, 3_000_000] {
+                    assert!(near.send(&vec![length as u8; length].into(), PATIENCE).unwrap());
+                }
+                near.finish(PATIENCE).unwrap();
+            });
+            for length in [0, 1, 70_000, 3_000_000] {
+                let Received::Message(message) = far.recv(PATIENCE).unwrap() else { panic!() };
+                assert_eq!(message, vec![length as u8; length]);
+            }
+            assert_eq!(far.recv(PATIENCE).unwrap(), Received::End);
+            far.finish(PATIENCE).unwrap();
+        });
+    }
+
+    #[test]
+    fn silence_and_wild_lengths_are_told() {
+        let (near, far) = pair();
+        assert_eq!(far.recv(Duration::from_millis(1)).unwrap(), Received::Nothing);
+        (&near.stream).write_all(&[0xff; 8]).unwrap();
+        assert!(far.recv(PATIENCE).unwrap_err().to_string().contains("too long"));
+    }
+}

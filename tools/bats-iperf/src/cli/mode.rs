@@ -1,0 +1,113 @@
+//! Names of modes, congestion controllers, baselines and compressions.
+
+use openbats::{CongestionAlgorithm, Mode};
+use serde::{Deserialize, Serialize};
+
+use super::Compression;
+use crate::control::Carrier;
+use crate::units::parse_rate;
+
+/// A transport mode that this program can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TransportMode {
+    Brtp,
+}
+
+impl TransportMode {
+    pub(crate) fn to_library(self) -> Mode {
+        match self {
+            Self::Brtp => Mode::Brtp,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Brtp => "BRTP",
+        }
+    }
+}
+
+/// A congestion controller by name or rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Congestion(pub(crate) CongestionAlgorithm);
+
+/// Numbers and names of all modes; the last is whether it can be run.
+const MODES: [(&str, &str, Option<TransportMode>); 7] = [
+    ("0", "btp", None),
+    ("1", "brtp", Some(TransportMode::Brtp)),
+    ("2", "brctp", None),
+    ("3", "transparent", None),
+    ("10", "tcp", None),
+    ("11", "udp", None),
+    ("12", "quic", None),
+];
+
+pub(super) fn parse(text: &str) -> Result<TransportMode, String> {
+    let wanted = text.to_ascii_lowercase();
+    match MODES.iter().find(|(number, name, _)| wanted == *number || wanted == *name) {
+        Some((_, _, Some(mode))) => Ok(*mode),
+        Some((number, name, None)) => {
+            Err(format!("mode {number} ({name}) is not available yet; 1 (brtp) is"))
+        }
+        None => Err(format!("'{text}' is no mode; 1 (brtp) is one")),
+    }
+}
+
+pub(super) fn parse_congestion(text: &str) -> Result<Congestion, String> {
+    let algorithm = match text.to_ascii_lowercase().as_str() {
+        "bbr" => CongestionAlgorithm::Bbr,
+        "none" => CongestionAlgorithm::None,
+        "cubic" | "gcc" => {
+            return Err(format!("'{text}' is not available yet; bbr, none and a rate are"));
+        }
+        rate => match parse_rate(rate) {
+            Ok(rate) if rate > 0 => CongestionAlgorithm::FixedRate { bits_per_second: rate },
+            _ => return Err(format!("'{text}' is none of bbr, none and a rate such as 100M")),
+        },
+    };
+    Ok(Congestion(algorithm))
+}
+
+pub(super) fn parse_baseline(text: &str) -> Result<Carrier, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "tcp" => Ok(Carrier::Tcp),
+        "udp" => Ok(Carrier::Udp),
+        _ => Err(format!("'{text}' is no baseline; tcp and udp are")),
+    }
+}
+
+pub(super) fn parse_compression(text: &str) -> Result<Compression, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "zstd" => Ok(Compression::Zstd),
+        "lz4" | "density" => Err(format!("'{text}' is not available; zstd is")),
+        _ => Err(format!("'{text}' is no compression; zstd is one")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_go_by_number_or_name_and_missing_ones_say_so() {
+        for text in ["1", "brtp", "BRTP"] {
+            assert_eq!(parse(text), Ok(TransportMode::Brtp));
+        }
+        for text in ["0", "btp", "2", "brctp", "3", "transparent", "10", "tcp", "11", "12", "quic"]
+        {
+            assert!(parse(text).unwrap_err().contains("not available yet"), "{text}");
+        }
+        assert!(parse("4").unwrap_err().contains("no mode"));
+    }
+
+    #[test]
+    fn controllers_are_names_or_rates() {
+        let fixed = CongestionAlgorithm::FixedRate { bits_per_second: 5_000_000 };
+        assert_eq!(parse_congestion("5M"), Ok(Congestion(fixed)));
+        assert_eq!(parse_congestion("none"), Ok(Congestion(CongestionAlgorithm::None)));
+        for wrong in ["cubic", "0", "x", ""] {
+            assert!(parse_congestion(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The client: asks for a test, opens the streams, runs its side, prints the report.
+
+mod baseline;
+mod session;
+mod throughput;
+mod transfer;
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use openbats::{Endpoint, Trust, Wait};
+
+use crate::cli::Options;
+use crate::console::{Console, Output};
+use crate::report::text;
+use crate::{files, server, signals};
+
+pub(crate) use session::receive_summary;
+pub(crate) use throughput::pace;
+
+/// How long the farewell may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A client with its endpoints.
+struct Client<'a> {
+    options: &'a Options,
+    console: &'a Arc<Console>,
+    /// Of the signalling, and of the data unless there is an emulated link.
+    endpoint: Endpoint,
+    host: &'a str,
+    local_ip: Option<IpAddr>,
+    remote: SocketAddr,
+    trust: Trust,
+}
+
+/// Runs the client to its end.
+///
+/// # Errors
+/// The server cannot be reached, refuses, or breaks off.
+pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Result<ExitCode> {
+    // As in a URL: [::1].
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let set = files::collect(options)?;
+    let local_ip = options.local_ip()?;
+    let remote = resolve(options, host, local_ip)?;
+    if let Some(path) = &options.report {
+        // Better now than after the test.
+        std::fs::write(path, "").with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let mut builder = Endpoint::builder();
+    if local_ip.is_some() || options.cport.is_some() {
+        let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        builder = builder.bind((local_ip.unwrap_or(any), options.cport.unwrap_or(0)).into());
+    }
+    let endpoint = builder.start()?;
+    signals::watch(vec![endpoint.clone()], console.clone())?;
+    server::write_pidfile(options)?;
+    let client =
+        Client { options, console, endpoint, host, local_ip, remote, trust: trust(options)? };
+    let output = Output::new(console.clone());
+    text::banner().iter().for_each(|line| output.line(line));
+    output.line(&format!("Connecting to host {host}, port {}", options.port - 1));
+    if options.fingerprint.is_none() && options.authorities.is_none() {
+        output.note("note: the server is not authenticated (--fingerprint or --authorities)");
+    }
+    let result = match set {
+        Some(set) => client.transfer(&output, set),
+        None => client.throughput(&output),
+    };
+    client.endpoint.shut_down(0, "");
+    // The peer's time-out covers what does not get through.
+    let _ = client.endpoint.idle().wait_for(FAREWELL);
+    match result {
+        Err(_) if signals::requested() => bail!("interrupted"),
+        other => other,
+    }
+}
+
+fn trust(options: &Options) -> Result<Trust> {
+    Ok(match (&options.fingerprint, &options.authorities) {
+        (Some(fingerprint), _) => Trust::fingerprint(*fingerprint),
+        (None, Some(path)) => Trust::authorities(path)?,
+        (None, None) => Trust::dangerous_any(),
+    })
+}
+
+/// An address of the host, of the same family as our own if that is given.
+fn resolve(options: &Options, host: &str, local: Option<IpAddr>) -> Result<SocketAddr> {
+    let port = options.port;
+    let addresses =
+        (host, port).to_socket_addrs().with_context(|| format!("cannot find the host '{host}'"))?;
+    let addresses: Vec<SocketAddr> = addresses
+        .filter(|address| local.is_none_or(|ip| ip.is_ipv4() == address.is_ipv4()))
+        .filter(|address| options.fits(address.ip()))
+        .collect();
+    // IPv4 first, as the original knew nothing else.
+    let address = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
+    address.copied().with_context(|| format!("'{host}' has no address of the IP family asked for"))
+}

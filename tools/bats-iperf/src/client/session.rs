@@ -1,0 +1,210 @@
+//! From the request to the moment at which the streams are there.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bats_netem::LinkStats;
+use openbats::{ClientOptions, Connection, Endpoint, TransportConfig, Wait};
+
+use super::{Client, FAREWELL};
+use crate::carrier::{Pipe, tcp, udp};
+use crate::clock::stamp_ns;
+use crate::control::{
+    self, Carrier, ClockOffset, Hello, Message, PATIENCE, Request, Summary, Work,
+};
+use crate::emulator::Relay;
+use crate::latency::clock_offset;
+
+/// Octets of files under way on a stream: enough for 1 Gbit/s over 250 ms, and little enough that
+/// progress shows what has arrived.
+const FILES_BUDGET: usize = 32 << 20;
+/// Exchanges to compare the clocks.
+const PINGS: usize = 16;
+
+/// A test that the server has begun.
+#[derive(Debug)]
+pub(super) struct Begun {
+    pub(super) test: u64,
+    pub(super) pipes: Vec<Pipe>,
+    pub(super) clock: ClockOffset,
+    pub(super) way: Way,
+}
+
+/// What the data passes where it does not go straight from the signalling's endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Way {
+    endpoint: Option<Endpoint>,
+    relays: Vec<Relay>,
+}
+
+impl Way {
+    /// Ends it, and tells what each emulated link has done in either direction.
+    pub(super) fn end(mut self) -> Vec<[LinkStats; 2]> {
+        self.farewell();
+        self.relays.drain(..).filter_map(Relay::stop).collect()
+    }
+
+    /// The last packets must get through before the relays go.
+    fn farewell(&mut self) {
+        if let Some(endpoint) = self.endpoint.take() {
+            endpoint.shut_down(0, "");
+            let _ = endpoint.idle().wait_for(FAREWELL);
+        }
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.farewell();
+    }
+}
+
+impl Client<'_> {
+    /// Connects to the signalling port.
+    pub(super) fn call(&self) -> Result<Connection> {
+        let remote = SocketAddr::new(self.remote.ip(), self.options.port - 1);
+        self.connect(&self.endpoint, remote, control::transport())
+    }
+
+    fn connect(
+        &self,
+        endpoint: &Endpoint,
+        remote: SocketAddr,
+        transport: TransportConfig,
+    ) -> Result<Connection> {
+        let options = ClientOptions::new(self.trust.clone()).transport(transport);
+        let limit = self.options.connect_timeout;
+        let nobody = || {
+            format!(
+                "no answer from {remote} within {} s: is a server running there?",
+                limit.as_secs_f64()
+            )
+        };
+        endpoint
+            .connect(remote, self.host, options)
+            .wait_for(limit)
+            .with_context(nobody)?
+            .with_context(|| format!("cannot connect to {remote}"))
+    }
+
+    /// Asks the server for a test and opens its streams.
+    pub(super) fn begin(&self, control: &Connection, request: &Request) -> Result<Begun> {
+        control::send(control, &Message::Request(request.clone()))?;
+        let (test, ports) = match control::receive(control, PATIENCE)? {
+            Message::Accept { test, ports } => (test, ports),
+            Message::Deny { reason } => {
+                bail!("the server refuses: {}", control::printable(&reason))
+            }
+            _ => bail!("the server answers out of turn"),
+        };
+        let streams = match &request.work {
+            Work::Throughput(work) if work.direction == control::Direction::Both => {
+                request.streams.saturating_mul(2)
+            }
+            _ => request.streams,
+        };
+        let (pipes, way) = match request.carrier {
+            Carrier::Bats => {
+                let mut transport = self.options.transport();
+                if matches!(request.work, Work::Files { .. }) {
+                    transport.send_budget = FILES_BUDGET;
+                }
+                self.open_bats(test, streams, &transport)?
+            }
+            Carrier::Tcp => {
+                let port = *ports.first().context("the server names no TCP port")?;
+                let remote = SocketAddr::new(self.remote.ip(), port);
+                let open = |stream| {
+                    tcp::connect(remote, Hello { test, stream }, self.options.connect_timeout)
+                };
+                let pipes = (0..streams).map(open).map(|pipe| Ok(Pipe::Tcp(pipe?)));
+                (pipes.collect::<Result<_>>()?, Way::default())
+            }
+            Carrier::Udp => self.open_udp(test, streams, &ports)?,
+        };
+        let needs_clock = matches!(&request.work, Work::Throughput(work) if work.latency);
+        let clock =
+            if needs_clock { self.compare_clocks(control)? } else { ClockOffset::default() };
+        control::send(control, &Message::Ready { clock })?;
+        match control::receive(control, PATIENCE)? {
+            Message::Start => Ok(Begun { test, pipes, clock, way }),
+            Message::Deny { reason } => {
+                bail!("the server refuses: {}", control::printable(&reason))
+            }
+            _ => bail!("the server answers out of turn"),
+        }
+    }
+
+    fn open_bats(
+        &self,
+        test: u64,
+        streams: u16,
+        transport: &TransportConfig,
+    ) -> Result<(Vec<Pipe>, Way)> {
+        let mut relays = Vec::new();
+        let (endpoint, remote) = match &self.options.emulate {
+            None => (self.endpoint.clone(), self.remote),
+            Some(emulation) => {
+                let relay = Relay::start(emulation, self.local_ip, self.remote)?;
+                let address = relay.address();
+                relays.push(relay);
+                (Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).start()?, address)
+            }
+        };
+        let pipes = (0..streams)
+            .map(|stream| {
+                let connection = self.connect(&endpoint, remote, transport.clone())?;
+                connection.send(Hello { test, stream }.encode()).wait()?;
+                Ok(Pipe::Bats { connection, local: endpoint.local_addr() })
+            })
+            .collect::<Result<_>>()?;
+        let endpoint = (!relays.is_empty()).then_some(endpoint);
+        Ok((pipes, Way { endpoint, relays }))
+    }
+
+    fn open_udp(&self, test: u64, streams: u16, ports: &[u16]) -> Result<(Vec<Pipe>, Way)> {
+        if ports.len() != usize::from(streams) {
+            bail!("the server names {} UDP ports for {streams} streams", ports.len());
+        }
+        let mut relays = Vec::new();
+        let mut pipes = Vec::new();
+        for (stream, &port) in (0..streams).zip(ports) {
+            let mut remote = SocketAddr::new(self.remote.ip(), port);
+            if let Some(emulation) = &self.options.emulate {
+                let relay = Relay::start(emulation, self.local_ip, remote)?;
+                remote = relay.address();
+                relays.push(relay);
+            }
+            let hello = Hello { test, stream };
+            pipes.push(Pipe::Udp(udp::connect(remote, hello, self.options.connect_timeout)?));
+        }
+        Ok((pipes, Way { endpoint: None, relays }))
+    }
+
+    fn compare_clocks(&self, control: &Connection) -> Result<ClockOffset> {
+        let mut exchanges = Vec::with_capacity(PINGS);
+        for _ in 0..PINGS {
+            let asked = stamp_ns();
+            control::send(control, &Message::Ping)?;
+            let Message::Pong { at_ns } = control::receive(control, PATIENCE)? else {
+                bail!("the server answers out of turn");
+            };
+            exchanges.push((asked, at_ns, stamp_ns()));
+        }
+        Ok(clock_offset(&exchanges))
+    }
+}
+
+/// The other side's view.
+pub(crate) fn receive_summary(control: &Connection, patience: Duration) -> Result<Summary> {
+    match control::receive(control, patience)? {
+        Message::Summary(mut summary) => {
+            for totals in &mut summary.streams {
+                totals.error = totals.error.as_deref().map(control::printable);
+            }
+            Ok(*summary)
+        }
+        _ => bail!("the peer answers out of turn"),
+    }
+}

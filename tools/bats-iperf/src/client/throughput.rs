@@ -1,0 +1,218 @@
+//! A throughput test: the run itself, then the baselines beside it.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use openbats::Connection;
+use serde_json::{Value, json};
+
+use super::session::receive_summary;
+use super::{Client, baseline};
+use crate::carrier::udp;
+use crate::console::Output;
+use crate::control::{
+    self, Carrier, Direction, Message, PATIENCE, Request, Summary, Throughput, Work,
+};
+use crate::report::json::{self, About};
+use crate::report::{html, text};
+use crate::sender::{self, Pace};
+use crate::test::{self, Outcome, Plan};
+
+/// What streams send where times are measured and no rate was asked for.
+const LATENCY_RATE: u64 = 1_000_000;
+
+/// One finished run.
+pub(super) struct Run {
+    pub(super) about: About,
+    pub(super) outcome: Outcome,
+    pub(super) remote: Option<Summary>,
+    /// The server's report, if it was asked for and came.
+    pub(super) output: Option<String>,
+}
+
+impl Run {
+    /// The first thing that went wrong on either side.
+    fn error(&self) -> Option<String> {
+        let far = self.remote.as_ref().map(|remote| &remote.streams[..]).unwrap_or_default();
+        let far = far.iter().find_map(|totals| totals.error.clone());
+        self.outcome.error().map(str::to_owned).or(far)
+    }
+
+    fn is_good(&self) -> bool {
+        self.error().is_none() && self.remote.is_some()
+    }
+}
+
+impl Client<'_> {
+    /// Runs the test, then the baselines; the outcome is that of all.
+    pub(super) fn throughput(&self, output: &Output) -> Result<ExitCode> {
+        let control = self.call()?;
+        let run = self.run(output, &control, Carrier::Bats, self.bandwidth(Carrier::Bats, None))?;
+        let mut document = json::document(&run.about, &run.outcome, run.remote.as_ref());
+        let mut is_good = run.is_good();
+        let mut baselines = Vec::new();
+        for &carrier in &self.options.baseline {
+            let quiet = Output::new(self.console.clone()).without_events();
+            output.line("");
+            output
+                .line(&format!("Baseline: the same over the kernel's {}", baseline::name(carrier)));
+            let bandwidth = self.bandwidth(carrier, Some(&run));
+            let other = self.run(&quiet, &control, carrier, bandwidth)?;
+            is_good &= other.is_good();
+            baselines.push(other);
+        }
+        if !baselines.is_empty() {
+            let all: Vec<&Run> = std::iter::once(&run).chain(&baselines).collect();
+            baseline::table(&all).iter().for_each(|line| output.line(line));
+            let others = baselines.iter().map(baseline::document);
+            document["baselines"] = others.collect::<Vec<_>>().into();
+        }
+        if let Some(text) = &run.output {
+            output.server_output(&mut document, text);
+        }
+        output.event("end", || {
+            let mut end = document["end"].clone();
+            if let Some(baselines) = document.get("baselines") {
+                end["baselines"] = baselines.clone();
+            }
+            end
+        });
+        if let Some(error) = document.get("error").and_then(Value::as_str) {
+            output.event("error", || json!(error));
+        }
+        output.document(&mut document);
+        if let Some(path) = &self.options.report {
+            std::fs::write(path, html::page(&document)?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            output.note(&format!("report written to {}", path.display()));
+        }
+        control.close(0, "done");
+        Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Bits a second of each stream.
+    fn bandwidth(&self, carrier: Carrier, run: Option<&Run>) -> u64 {
+        match (self.options.bandwidth, carrier, run) {
+            // UDP knows no rate of its own; what it is compared with gives it.
+            (0, Carrier::Udp, Some(run)) => baseline::rate_of_a_stream(run),
+            (0, ..) if self.options.latency => LATENCY_RATE,
+            (bandwidth, ..) => bandwidth,
+        }
+    }
+
+    fn request(&self, carrier: Carrier, bandwidth: u64) -> (Request, Throughput) {
+        let options = self.options;
+        let direction = match (options.reverse, options.bidir) {
+            (true, _) => Direction::Reverse,
+            (_, true) => Direction::Both,
+            _ => Direction::Forward,
+        };
+        let length =
+            options.length.unwrap_or_else(|| sender::default_length(bandwidth, options.latency));
+        let work = Throughput {
+            direction,
+            seconds: options.time.as_secs_f64(),
+            omit: options.omit.as_secs_f64(),
+            bytes: options.bytes.unwrap_or(0),
+            messages: options.blockcount.unwrap_or(0),
+            interval: options.interval.as_secs_f64(),
+            bandwidth,
+            length: if carrier == Carrier::Udp { length.min(udp::MAX_MESSAGE) } else { length },
+            latency: options.latency,
+        };
+        let request = Request {
+            version: control::VERSION,
+            mode: options.mode,
+            streams: options.parallel,
+            carrier,
+            work: Work::Throughput(work.clone()),
+            title: options.title.clone(),
+            wants_output: options.get_server_output && carrier == Carrier::Bats,
+            wants_json: options.is_json(),
+        };
+        (request, work)
+    }
+
+    /// One test from request to summary.
+    fn run(
+        &self,
+        output: &Output,
+        control: &Connection,
+        carrier: Carrier,
+        bandwidth: u64,
+    ) -> Result<Run> {
+        let (request, work) = self.request(carrier, bandwidth);
+        let begun = self.begin(control, &request)?;
+        let about = About {
+            connected: begun.pipes.iter().map(|pipe| pipe.addresses()).collect(),
+            connecting_to: Some((self.host.to_owned(), self.options.port)),
+            accepted: None,
+            test: begun.test,
+            request,
+            emulate: self.options.emulate.as_ref().map(|emulation| emulation.text.clone()),
+        };
+        output.event("start", || json::start(&about));
+        let plan = Plan {
+            sides: test::sides(work.direction, about.request.streams, true),
+            is_client: true,
+            pace: pace(&work, self.options.snd_timeout),
+            bytes: work.bytes,
+            messages: work.messages,
+            interval: self.options.interval,
+            clock: begun.clock,
+            receive_timeout: self.options.rcv_timeout,
+        };
+        let outcome = test::run(output, &begun.pipes, &plan);
+        let summary = Message::Summary(Box::new(outcome.summary.clone()));
+        let remote =
+            control::send(control, &summary).and_then(|()| receive_summary(control, PATIENCE));
+        if let Err(error) = &remote {
+            output.note(&format!("no summary from the server: {error:#}"));
+        }
+        let remote = remote.ok();
+        let far_output = match about.request.wants_output && remote.is_some() {
+            true => control::receive_output(control)
+                .map_err(|error| output.note(&format!("no report from the server: {error:#}")))
+                .ok(),
+            false => None,
+        };
+        output.line(&text::rule());
+        output.line(&text::header(&plan.sides, output.is_verbose()));
+        for line in text::summary(&outcome, remote.as_ref(), output.is_verbose()) {
+            output.line(&line);
+        }
+        drop(begun.pipes);
+        for stats in begun.way.end() {
+            for (name, stats) in ["forward", "reverse"].into_iter().zip(stats) {
+                output.line(&format!(
+                    "Emulated link {name}: {} packets offered, {} delivered, {} lost, \
+                     {} queue full, {} too long",
+                    stats.offered,
+                    stats.delivered,
+                    stats.dropped_loss,
+                    stats.dropped_queue,
+                    stats.dropped_mtu
+                ));
+            }
+        }
+        let run = Run { about, outcome, remote, output: far_output };
+        if let Some(error) = run.error() {
+            output.note(&format!("bats_iperf: error - {error}"));
+        }
+        Ok(run)
+    }
+}
+
+/// How streams of a test send.
+pub(crate) fn pace(work: &Throughput, timeout: Duration) -> Pace {
+    let is_timed = work.bytes == 0 && work.messages == 0;
+    Pace {
+        time: is_timed.then(|| Duration::from_secs_f64(work.seconds)),
+        omit: Duration::from_secs_f64(work.omit),
+        bandwidth: work.bandwidth,
+        length: work.length,
+        latency: work.latency,
+        timeout,
+    }
+}

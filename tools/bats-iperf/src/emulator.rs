@@ -1,0 +1,249 @@
+//! An emulated link between the client and its socket: a relay on loopback whose two directions
+//! are links of `bats-netem`, driven in real time by a thread of its own. No privileges needed.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bats_netem::{Link, LinkStats, Output, Payload, Timestamp};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::cli::Emulation;
+use crate::clock::Clock;
+
+/// Datagrams taken from a socket before what is due is sent.
+const BATCH: usize = 64;
+/// The longest sleep: how late the end may be noticed.
+const NAP: Duration = Duration::from_millis(50);
+/// Buffers asked of the system, so that no datagram is lost but those that shall be.
+const SOCKET_BUFFER: usize = 8 << 20;
+
+#[derive(Clone, Debug)]
+struct Datagram(Vec<u8>);
+
+impl Payload for Datagram {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn corrupt(&mut self, at: usize, flip: u8) {
+        if let Some(octet) = self.0.get_mut(at) {
+            *octet ^= flip;
+        }
+    }
+
+    /// The relay's sockets carry no ECN, and no link of ours has a marking threshold.
+    fn mark(&mut self) {}
+}
+
+/// A running relay; it ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    address: SocketAddr,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<[LinkStats; 2]>>,
+}
+
+impl Relay {
+    /// Relays between one socket of this process and `remote`, which sees `local` if given.
+    pub(crate) fn start(
+        emulation: &Emulation,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+    ) -> Result<Self> {
+        let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        let front = open((Ipv4Addr::LOCALHOST, 0).into())?;
+        let back = open((local.unwrap_or(any), 0).into())?;
+        back.connect(remote).with_context(|| format!("the emulated link cannot reach {remote}"))?;
+        let address = front.local_addr()?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut driver = Driver {
+            front,
+            back,
+            client: None,
+            forward: Link::new(emulation.link.clone(), emulation.seed),
+            reverse: Link::new(emulation.link.clone(), emulation.seed.wrapping_add(1)),
+            buffer: vec![0; 65_536],
+            clock: Clock::start(),
+        };
+        let over = is_over.clone();
+        let thread = thread::Builder::new()
+            .name("emulator".into())
+            .spawn(move || {
+                set_timer_slack();
+                while !over.load(Ordering::Acquire) {
+                    driver.turn();
+                }
+                [driver.forward.stats(), driver.reverse.stats()]
+            })
+            .context("cannot start the emulated link")?;
+        Ok(Self { address, is_over, thread: Some(thread) })
+    }
+
+    /// Where the client finds the server.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends it and tells what either direction has done.
+    pub(crate) fn stop(mut self) -> Option<[LinkStats; 2]> {
+        self.is_over.store(true, Ordering::Release);
+        self.thread.take()?.join().ok()
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn set_timer_slack() {
+    // The default of 50 us would be a part of every delay.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+}
+
+fn open(address: SocketAddr) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind(address).context("cannot open a socket of the emulated link")?;
+    socket.set_nonblocking(true)?;
+    let raw = socket2::SockRef::from(&socket);
+    // What the system allows must do.
+    #[cfg(target_os = "linux")]
+    if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER).is_err() {
+        let _ = raw.set_recv_buffer_size(SOCKET_BUFFER);
+    }
+    let _ = raw.set_send_buffer_size(SOCKET_BUFFER);
+    Ok(socket)
+}
+
+struct Driver {
+    front: UdpSocket,
+    back: UdpSocket,
+    /// The socket of this process: the first that sends something.
+    client: Option<SocketAddr>,
+    forward: Link<Datagram>,
+    reverse: Link<Datagram>,
+    buffer: Vec<u8>,
+    clock: Clock,
+}
+
+impl Driver {
+    fn now(&self) -> Timestamp {
+        Timestamp::ZERO + self.clock.elapsed()
+    }
+
+    /// Takes what has come, sends what is due, sleeps until there is more of either.
+    fn turn(&mut self) {
+        let mut has_received = false;
+        for _ in 0..BATCH {
+            let Some((count, from)) = received(self.front.recv_from(&mut self.buffer)) else {
+                break;
+            };
+            has_received = true;
+            if *self.client.get_or_insert(from) == from {
+                let datagram = Datagram(self.buffer[..count].to_vec());
+                self.forward.handle(self.now(), datagram);
+            }
+        }
+        for _ in 0..BATCH {
+            let Some(count) = received(self.back.recv(&mut self.buffer)) else { break };
+            has_received = true;
+            let datagram = Datagram(self.buffer[..count].to_vec());
+            self.reverse.handle(self.now(), datagram);
+        }
+        let mut next: Option<Timestamp> = None;
+        let mut later = |at: Option<Timestamp>| {
+            next = [next, at].into_iter().flatten().min();
+        };
+        loop {
+            match self.forward.poll(self.now()) {
+                // What the system does not take is lost, as on any path.
+                Output::Deliver(datagram) => drop(self.back.send(&datagram.0)),
+                Output::Timeout(at) => break later(at),
+            }
+        }
+        loop {
+            match (self.reverse.poll(self.now()), self.client) {
+                (Output::Deliver(datagram), Some(client)) => {
+                    drop(self.front.send_to(&datagram.0, client));
+                }
+                (Output::Deliver(_), None) => {}
+                (Output::Timeout(at), _) => break later(at),
+            }
+        }
+        if !has_received {
+            let until = next.map_or(NAP, |at| at - self.now()).min(NAP);
+            let timeout = Timespec { tv_sec: 0, tv_nsec: until.subsec_nanos().into() };
+            let mut files = [
+                PollFd::from_borrowed_fd(self.front.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.back.as_fd(), PollFlags::IN),
+            ];
+            // An interrupted sleep is a short one.
+            let _ = poll(&mut files, Some(&timeout));
+        }
+    }
+}
+
+/// Refusals are those of datagrams sent before, and the next call may well succeed.
+fn received<T>(result: std::io::Result<T>) -> Option<T> {
+    match result {
+        Ok(received) => Some(received),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(text: &str, datagrams: usize) -> (usize, [LinkStats; 2]) {
+        let matches = crate::cli::parse(["bats_iperf", "-c", "host", "--emulate", text]);
+        let emulation = matches.unwrap().0.emulate.unwrap();
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let relay = Relay::start(&emulation, None, server.local_addr().unwrap()).unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(relay.address()).unwrap();
+        let echoing = thread::spawn(move || {
+            let (mut arrived, mut buffer) = (0, [0; 2_000]);
+            while let Ok((count, from)) = server.recv_from(&mut buffer) {
+                arrived += 1;
+                server.send_to(&buffer[..count], from).unwrap();
+            }
+            arrived
+        });
+        for round in 0..datagrams / 20 {
+            for number in 0..20 {
+                client.send(&[(round * 20 + number) as u8; 1_000]).unwrap();
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        let arrived = echoing.join().unwrap();
+        (arrived, relay.stop().unwrap())
+    }
+
+    #[test]
+    fn a_link_without_faults_passes_everything_both_ways() {
+        let (arrived, stats) = pass("delay=2ms", 200);
+        assert_eq!(arrived, 200);
+        assert_eq!((stats[0].delivered, stats[1].offered), (200, 200));
+    }
+
+    #[test]
+    fn a_lossy_link_loses_its_share() {
+        let (arrived, stats) = pass("loss=30%,seed=5", 1_000);
+        assert_eq!(stats[0].offered, 1_000);
+        assert_eq!(arrived as u64, stats[0].delivered);
+        assert!((600..800).contains(&arrived), "{arrived}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Distributions of message times.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::control::ClockOffset;
+
+/// Longest time that is told from longer ones: an hour.
+const HIGHEST_NS: u64 = 3_600_000_000_000;
+/// Significant digits of a recorded value.
+const DIGITS: u8 = 3;
+
+/// Percentiles in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Percentiles {
+    pub(crate) count: u64,
+    pub(crate) min_us: f64,
+    pub(crate) mean_us: f64,
+    pub(crate) stddev_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p90_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    pub(crate) p9999_us: f64,
+    pub(crate) max_us: f64,
+    /// How far the comparison of two hosts' clocks may be wrong; 0 where one clock was used.
+    pub(crate) clock_error_us: f64,
+}
+
+/// Times of the messages of one stream, in nanoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorder(Option<Histogram<u64>>);
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        // The bounds are valid, so there is always one.
+        Self(Histogram::new_with_bounds(1, HIGHEST_NS, DIGITS).ok())
+    }
+
+    pub(crate) fn record(&mut self, nanoseconds: u64) {
+        if let Some(histogram) = &mut self.0 {
+            histogram.saturating_record(nanoseconds);
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        if let (Some(histogram), Some(other)) = (&mut self.0, &other.0) {
+            // Both have the same bounds, so it cannot fail.
+            let _ = histogram.add(other);
+        }
+    }
+
+    /// `None` when nothing was recorded.
+    pub(crate) fn percentiles(&self, clock_error_ns: u64) -> Option<Percentiles> {
+        let histogram = self.0.as_ref().filter(|histogram| !histogram.is_empty())?;
+        let at = |share: f64| histogram.value_at_quantile(share) as f64 / 1e3;
+        Some(Percentiles {
+            count: histogram.len(),
+            min_us: histogram.min() as f64 / 1e3,
+            mean_us: histogram.mean() / 1e3,
+            stddev_us: histogram.stdev() / 1e3,
+            p50_us: at(0.5),
+            p90_us: at(0.9),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            p9999_us: at(0.9999),
+            max_us: histogram.max() as f64 / 1e3,
+            clock_error_us: clock_error_ns as f64 / 1e3,
+        })
+    }
+}
+
+/// The best of some exchanges: when asked, what the other clock said, when answered, all in
+/// nanoseconds. The quickest exchange has the least room for error.
+pub(crate) fn clock_offset(exchanges: &[(u64, u64, u64)]) -> ClockOffset {
+    exchanges
+        .iter()
+        .min_by_key(|(asked, _, answered)| answered.saturating_sub(*asked))
+        .map(|&(asked, other, answered)| {
+            let middle = asked / 2 + answered / 2;
+            let offset = i128::from(other) - i128::from(middle);
+            ClockOffset {
+                offset_ns: i64::try_from(offset).unwrap_or_default(),
+                error_ns: answered.saturating_sub(asked) / 2,
+            }
+        })
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_those_of_a_sorted_list() {
+        let mut recorder = Recorder::new();
+        let mut other = Recorder::new();
+        for value in 1..=10_000_u64 {
+            if value % 2 == 0 { &mut recorder } else { &mut other }.record(value * 1_000);
+        }
+        recorder.merge(&other);
+        let found = recorder.percentiles(2_000).unwrap();
+        assert_eq!(found.count, 10_000);
+        for (value, expected) in [
+            (found.min_us, 1.0),
+            (found.mean_us, 5_000.0),
+            (found.p50_us, 5_000.0),
+            (found.p90_us, 9_000.0),
+            (found.p99_us, 9_900.0),
+            (found.p999_us, 9_990.0),
+            (found.max_us, 10_000.0),
+            (found.clock_error_us, 2.0),
+        ] {
+            assert!((value / expected - 1.0).abs() < 0.002, "{value} instead of {expected}");
+        }
+        assert_eq!(Recorder::new().percentiles(0), None);
+    }
+
+    #[test]
+    fn what_no_clock_can_say_is_taken_as_the_most() {
+        let mut recorder = Recorder::new();
+        recorder.record(u64::MAX);
+        recorder.record(0);
+        assert_eq!(recorder.percentiles(0).unwrap().count, 2);
+    }
+
+    #[test]
+    fn the_quickest_exchange_counts() {
+        let exchanges = [(0, 1_500, 1_000), (2_000, 3_060, 2_100), (5_000, 9_000, 8_000)];
+        assert_eq!(clock_offset(&exchanges), ClockOffset { offset_ns: 1_010, error_ns: 50 });
+        assert_eq!(clock_offset(&[]), ClockOffset::default());
+        let wild = clock_offset(&[(0, u64::MAX, u64::MAX)]);
+        assert_eq!(wild.error_ns, u64::MAX / 2);
+    }
+}

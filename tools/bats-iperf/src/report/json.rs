@@ -1,0 +1,248 @@
+//! The report as JSON: the keys of iperf3 where it has them, and some of our own. The shapes are
+//! published in `schema/report.schema.json`.
+
+use serde_json::{Value, json};
+
+use super::{Side, kinds, places, text};
+use crate::control::{Carrier, Direction, Request, Summary, Throughput, Totals, Work};
+use crate::meter::Reading;
+use crate::processor::Utilization;
+use crate::test::{Interval, Outcome};
+
+/// What is known before the test.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) connected: Vec<(std::net::SocketAddr, std::net::SocketAddr)>,
+    /// Host and port, at a client.
+    pub(crate) connecting_to: Option<(String, u16)>,
+    /// The client's address, at a server.
+    pub(crate) accepted: Option<std::net::SocketAddr>,
+    pub(crate) test: u64,
+    pub(crate) request: Request,
+    /// The emulated link, if there is one.
+    pub(crate) emulate: Option<String>,
+}
+
+/// The name of what carries the data.
+pub(crate) fn protocol(request: &Request) -> &'static str {
+    match request.carrier {
+        Carrier::Bats => request.mode.name(),
+        Carrier::Tcp => "TCP",
+        Carrier::Udp => "UDP",
+    }
+}
+
+/// What is known at the beginning.
+pub(crate) fn start(about: &About) -> Value {
+    let now = jiff::Timestamp::now();
+    let connected: Vec<Value> = about
+        .connected
+        .iter()
+        .enumerate()
+        .map(|(index, (local, remote))| {
+            json!({
+                "socket": index + 1,
+                "local_host": local.ip().to_string(),
+                "local_port": local.port(),
+                "remote_host": remote.ip().to_string(),
+                "remote_port": remote.port(),
+            })
+        })
+        .collect();
+    let mut value = json!({
+        "connected": connected,
+        "version": format!("bats_iperf {}", env!("CARGO_PKG_VERSION")),
+        "system_info": text::banner()[0],
+        "timestamp": { "time": now.to_string(), "timesecs": now.as_second() },
+        "cookie": format!("{:016x}", about.test),
+    });
+    match &about.request.work {
+        Work::Throughput(work) => value["test_start"] = test_start(&about.request, work),
+        Work::Files { count, bytes } => {
+            value["files_start"] = json!({
+                "protocol": protocol(&about.request),
+                "num_streams": about.request.streams,
+                "files": count,
+                "bytes": bytes,
+            });
+        }
+    }
+    if let Some((host, port)) = &about.connecting_to {
+        value["connecting_to"] = json!({ "host": host, "port": port });
+    }
+    if let Some(address) = about.accepted {
+        value["accepted_connection"] =
+            json!({ "host": address.ip().to_string(), "port": address.port() });
+    }
+    if let Some(link) = &about.emulate {
+        value["emulate"] = link.as_str().into();
+    }
+    value
+}
+
+fn test_start(request: &Request, work: &Throughput) -> Value {
+    json!({
+        "protocol": protocol(request),
+        "num_streams": request.streams,
+        "blksize": work.length,
+        "omit": work.omit,
+        "duration": if work.bytes > 0 || work.messages > 0 { 0.0 } else { work.seconds },
+        "bytes": work.bytes,
+        "blocks": work.messages,
+        "reverse": u8::from(work.direction == Direction::Reverse),
+        "bidir": u8::from(work.direction == Direction::Both),
+        "interval": work.interval,
+        "latency": work.latency,
+        "target_bitrate": work.bandwidth,
+    })
+}
+
+fn figures(from: f64, to: f64, reading: Reading, side: Side, is_omitted: bool) -> Value {
+    let seconds = (to - from).max(1e-9);
+    let total = reading.messages.saturating_add(reading.lost);
+    json!({
+        "start": from,
+        "end": to,
+        "seconds": to - from,
+        "bytes": reading.bytes,
+        "bits_per_second": reading.bytes as f64 * 8.0 / seconds,
+        "jitter_ms": reading.jitter_ms,
+        "lost_packets": reading.lost,
+        "packets": total,
+        "lost_percent": if total == 0 { 0.0 } else { 100.0 * reading.lost as f64 / total as f64 },
+        "out_of_order": reading.out_of_order,
+        "duplicates": reading.duplicates,
+        "omitted": is_omitted,
+        "sender": side == Side::Sender,
+    })
+}
+
+/// One interval.
+pub(crate) fn interval(interval: &Interval, sides: &[Side]) -> Value {
+    let figures =
+        |reading, side| figures(interval.start, interval.end, reading, side, interval.is_omitted);
+    let streams: Vec<Value> = interval
+        .streams
+        .iter()
+        .zip(&interval.transports)
+        .zip(sides)
+        .enumerate()
+        .map(|(index, ((&reading, transport), &side))| {
+            let mut value = figures(reading, side);
+            value["socket"] = json!(index + 1);
+            value["openbats"] = json!(transport.as_ref().map(|(_, after)| after));
+            value
+        })
+        .collect();
+    let mut value = json!({ "streams": streams });
+    for (key, side) in ["sum", "sum_bidir_reverse"].into_iter().zip(kinds(sides)) {
+        let readings: Vec<Reading> = places(sides, side)
+            .into_iter()
+            .filter_map(|place| interval.streams.get(place).copied())
+            .collect();
+        value[key] = figures(Reading::sum(&readings), side);
+    }
+    value
+}
+
+fn sum(streams: &[&Totals], side: Side) -> Value {
+    let readings: Vec<Reading> = streams.iter().map(|totals| Reading::from(*totals)).collect();
+    let seconds = streams.iter().map(|totals| totals.seconds).fold(0.0, f64::max);
+    figures(0.0, seconds, Reading::sum(&readings), side, false)
+}
+
+/// The end of the whole.
+pub(crate) fn end(outcome: &Outcome, remote: Option<&Summary>) -> Value {
+    let own = &outcome.summary;
+    let theirs = remote.map_or(&[][..], |summary| &summary.streams);
+    let pair = |side: Side, near: Value, far: Value| match side {
+        Side::Sender => (near, far),
+        Side::Receiver => (far, near),
+    };
+    let streams: Vec<Value> = own
+        .streams
+        .iter()
+        .zip(&outcome.sides)
+        .enumerate()
+        .map(|(index, (totals, &side))| {
+            let of = |totals: &Totals, side| {
+                figures(0.0, totals.seconds, Reading::from(totals), side, false)
+            };
+            let far = theirs.get(index);
+            let (sender, receiver) = pair(
+                side,
+                of(totals, side),
+                far.map_or(Value::Null, |totals| of(totals, side.other())),
+            );
+            let (sending, receiving) = pair(
+                side,
+                json!(totals.transport),
+                json!(far.and_then(|far| far.transport.as_ref())),
+            );
+            json!({
+                "socket": index + 1,
+                "sender": sender,
+                "receiver": receiver,
+                "openbats": { "sender": sending, "receiver": receiving },
+            })
+        })
+        .collect();
+    let mut value = json!({
+        "streams": streams,
+        "cpu_utilization_percent": processors(own.processor, remote.map(|x| x.processor)),
+    });
+    let keys =
+        [("sum_sent", "sum_received"), ("sum_sent_bidir_reverse", "sum_received_bidir_reverse")];
+    for ((sent, received), side) in keys.into_iter().zip(kinds(&outcome.sides)) {
+        let places = places(&outcome.sides, side);
+        let pick = |streams: &[Totals]| -> Vec<Totals> {
+            places.iter().filter_map(|&place| streams.get(place).cloned()).collect()
+        };
+        let (near, far) = (pick(&own.streams), pick(theirs));
+        let far_sum = match far.is_empty() {
+            true => Value::Null,
+            false => sum(&far.iter().collect::<Vec<_>>(), side.other()),
+        };
+        let near_sum = sum(&near.iter().collect::<Vec<_>>(), side);
+        (value[sent], value[received]) = pair(side, near_sum, far_sum);
+    }
+    let latency: serde_json::Map<String, Value> = text::directions(outcome, remote)
+        .into_iter()
+        .filter(|(_, one_way, round_trip)| one_way.is_some() || round_trip.is_some())
+        .map(|(name, one_way, round_trip)| {
+            (name.to_owned(), json!({ "one_way": one_way, "round_trip": round_trip }))
+        })
+        .collect();
+    if !latency.is_empty() {
+        value["latency"] = latency.into();
+    }
+    value
+}
+
+fn processors(near: Utilization, far: Option<Utilization>) -> Value {
+    json!({
+        "host_total": near.total,
+        "host_user": near.user,
+        "host_system": near.system,
+        "remote_total": far.map(|used| used.total),
+        "remote_user": far.map(|used| used.user),
+        "remote_system": far.map(|used| used.system),
+    })
+}
+
+/// The whole document. `remote` is the other side's summary, where it came.
+pub(crate) fn document(about: &About, outcome: &Outcome, remote: Option<&Summary>) -> Value {
+    let intervals = outcome.intervals.iter().map(|x| interval(x, &outcome.sides));
+    let mut value = json!({
+        "start": start(about),
+        "intervals": intervals.collect::<Vec<_>>(),
+        "end": end(outcome, remote),
+    });
+    if outcome.left_out > 0 {
+        value["intervals_left_out"] = outcome.left_out.into();
+    }
+    if let Some(error) = outcome.error() {
+        value["error"] = error.into();
+    }
+    value
+}

@@ -1,0 +1,393 @@
+//! The report as text. Its shapes are those that scripts around the original read.
+
+use super::{Side, kinds, places};
+use crate::control::{Summary, Totals};
+use crate::latency::Percentiles;
+use crate::meter::Reading;
+use crate::test::{Interval, Outcome};
+use crate::transport::{Coding, Transport};
+use crate::units;
+
+/// What a line is about: a stream by its number, or all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    Stream(usize),
+    Sum,
+}
+
+/// One line's figures.
+struct Line {
+    subject: Subject,
+    /// Where both ends send: which of them a stream's end is.
+    role: Option<&'static str>,
+    from: f64,
+    to: f64,
+    gained: Reading,
+    coding: Option<Coding>,
+    word: &'static str,
+}
+
+/// First lines of every run.
+pub(crate) fn banner() -> [String; 3] {
+    let system = nix::sys::utsname::uname().map_or_else(
+        |_| std::env::consts::OS.to_owned(),
+        |name| {
+            [name.sysname(), name.nodename(), name.release(), name.machine()]
+                .map(|word| word.to_string_lossy().into_owned())
+                .join(" ")
+        },
+    );
+    let version = format!("bats_iperf {} (OpenBATS)", env!("CARGO_PKG_VERSION"));
+    [system, version, rule()]
+}
+
+pub(crate) fn rule() -> String {
+    "-".repeat(60)
+}
+
+/// The names of the columns.
+pub(crate) fn header(sides: &[Side], verbose: bool) -> String {
+    let both = kinds(sides).len() > 1;
+    let moved =
+        if sides.first() == Some(&Side::Receiver) && !both { "Received" } else { "Transfer" };
+    let id = if both { "[ ID][Role]" } else { "[ ID]" };
+    let columns = format!(
+        "{id}  {:<17} {moved:<14}  {:<18} {:<10} Lost/Total Datagrams",
+        "Interval", "Bitrate", "Jitter"
+    );
+    match verbose {
+        false => columns,
+        true => format!(
+            "{columns}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14}",
+            "Loss", "Residual", "Redundancy", "Waste", "RTT", "Cwnd"
+        ),
+    }
+}
+
+fn role(sides: &[Side], side: Side, is_client: bool) -> Option<&'static str> {
+    (kinds(sides).len() > 1).then_some(match (side, is_client) {
+        (Side::Sender, true) => "TX-C",
+        (Side::Receiver, true) => "RX-C",
+        (Side::Sender, false) => "TX-S",
+        (Side::Receiver, false) => "RX-S",
+    })
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
+}
+
+impl Line {
+    fn text(&self) -> String {
+        let subject = match self.subject {
+            Subject::Stream(index) => format!("{:>3}", index + 1),
+            Subject::Sum => "SUM".into(),
+        };
+        let role = self.role.map(|role| format!("[{role}]")).unwrap_or_default();
+        let rate = self.gained.bytes as f64 * 8.0 / (self.to - self.from).max(1e-9);
+        let total = self.gained.messages.saturating_add(self.gained.lost);
+        let lost = self.gained.lost;
+        let share = percent(lost, total);
+        let times = format!("{:.2}-{:.2} sec", self.from, self.to);
+        // Exactly two blanks stand between transfer and rate: that is what is looked for.
+        let moved = format!("{}  {}", units::bytes(self.gained.bytes), units::rate(rate));
+        let jitter = format!("{:.3} ms", self.gained.jitter_ms);
+        let mut text = format!(
+            "[{subject}]{role}  {times:<17} {moved:<34} {jitter:<10} {lost}/{total} ({share:.2}%)"
+        );
+        if !self.word.is_empty() {
+            text = format!("{text}  {}", self.word);
+        }
+        if let Some(coding) = self.coding {
+            let column = |value: Option<f64>| match value {
+                Some(value) => format!("{value:.2}%"),
+                None => "-".into(),
+            };
+            let rtt = coding.rtt_us.map(|rtt| format!("{:.3} ms", rtt as f64 / 1e3));
+            text = format!(
+                "{text:<103}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14}",
+                column(coding.loss),
+                column(Some(share)),
+                column(coding.redundancy),
+                column(coding.waste),
+                rtt.unwrap_or_else(|| "-".into()),
+                coding.cwnd.map_or_else(|| "-".into(), units::bytes),
+            );
+        }
+        text
+    }
+}
+
+/// The lines of an interval: one for each stream, and a sum where there are several.
+pub(crate) fn interval(
+    interval: &Interval,
+    sides: &[Side],
+    is_client: bool,
+    verbose: bool,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    for side in kinds(sides) {
+        let places = places(sides, side);
+        let coding = |places: &[usize]| {
+            let samples: Vec<(&Transport, &Transport)> = places
+                .iter()
+                .filter_map(|&place| interval.transports.get(place)?.as_ref())
+                .map(|(before, after)| (before, after))
+                .collect();
+            verbose.then(|| match side {
+                Side::Sender => Coding::between(&samples, &[]),
+                Side::Receiver => Coding::between(&[], &samples),
+            })
+        };
+        let line = |subject, gained, places: &[usize]| {
+            Line {
+                subject,
+                role: role(sides, side, is_client),
+                from: interval.start,
+                to: interval.end,
+                gained,
+                coding: coding(places),
+                word: if interval.is_omitted { "(omitted)" } else { "" },
+            }
+            .text()
+        };
+        let readings: Vec<Reading> =
+            places.iter().filter_map(|&place| interval.streams.get(place).copied()).collect();
+        for (&place, &gained) in places.iter().zip(&readings) {
+            lines.push(line(Subject::Stream(place), gained, &[place]));
+        }
+        if places.len() > 1 {
+            lines.push(line(Subject::Sum, Reading::sum(&readings), &places));
+        }
+    }
+    lines
+}
+
+/// Of whole tests, from both ends.
+fn coding_of(senders: &[&Totals], receivers: &[&Totals]) -> Coding {
+    let nothing = Transport::default();
+    let samples = |all: &[&'_ Totals]| -> Vec<Transport> {
+        all.iter().filter_map(|totals| totals.transport.clone()).collect()
+    };
+    let (senders, receivers) = (samples(senders), samples(receivers));
+    let senders: Vec<_> = senders.iter().map(|after| (&nothing, after)).collect();
+    let receivers: Vec<_> = receivers.iter().map(|after| (&nothing, after)).collect();
+    Coding::between(&senders, &receivers)
+}
+
+/// The last lines: for each stream this side's figures and the other's, then the sums.
+pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool) -> Vec<String> {
+    let own = &outcome.summary;
+    let theirs = remote.map_or(&[][..], |summary| &summary.streams);
+    let mut lines = Vec::new();
+    for side in kinds(&outcome.sides) {
+        let places = places(&outcome.sides, side);
+        let line = |subject, side: Side, totals: &[&Totals], others: &[&Totals]| {
+            let readings: Vec<Reading> =
+                totals.iter().map(|totals| Reading::from(*totals)).collect();
+            let seconds = totals.iter().map(|totals| totals.seconds).fold(0.0, f64::max);
+            Line {
+                subject,
+                role: role(&outcome.sides, side, outcome.is_client),
+                from: 0.0,
+                to: seconds,
+                gained: Reading::sum(&readings),
+                coding: verbose.then(|| match side {
+                    Side::Sender => coding_of(totals, others),
+                    Side::Receiver => coding_of(others, totals),
+                }),
+                word: side.word(),
+            }
+            .text()
+        };
+        let pick =
+            |streams: &'_ [Totals], place: usize| -> Option<Totals> { streams.get(place).cloned() };
+        let pairs: Vec<(usize, Option<Totals>, Option<Totals>)> = places
+            .iter()
+            .map(|&place| (place, pick(&own.streams, place), pick(theirs, place)))
+            .collect();
+        for (place, near, far) in &pairs {
+            let (near, far): (Vec<&Totals>, Vec<&Totals>) =
+                (near.iter().collect(), far.iter().collect());
+            lines.push(line(Subject::Stream(*place), side, &near, &far));
+            if !far.is_empty() {
+                lines.push(line(Subject::Stream(*place), side.other(), &far, &near));
+            }
+        }
+        if places.len() > 1 {
+            let near: Vec<&Totals> =
+                pairs.iter().filter_map(|(_, near, _)| near.as_ref()).collect();
+            let far: Vec<&Totals> = pairs.iter().filter_map(|(_, _, far)| far.as_ref()).collect();
+            lines.push(line(Subject::Sum, side, &near, &far));
+            if !far.is_empty() {
+                lines.push(line(Subject::Sum, side.other(), &far, &near));
+            }
+        }
+    }
+    lines.extend(latency(outcome, remote));
+    if verbose {
+        let side = |is_local: bool, used: crate::processor::Utilization| {
+            let kinds: Vec<&str> = kinds(&outcome.sides)
+                .into_iter()
+                .map(|side| if is_local { side.word() } else { side.other().word() })
+                .collect();
+            format!(
+                "{}/{} {:.1}% ({:.1}%u/{:.1}%s)",
+                if is_local { "local" } else { "remote" },
+                kinds.join("+"),
+                used.total,
+                used.user,
+                used.system
+            )
+        };
+        let far = remote
+            .map_or_else(String::new, |summary| format!(", {}", side(false, summary.processor)));
+        lines.push(format!("CPU Utilization: {}{far}", side(true, own.processor)));
+    }
+    lines
+}
+
+/// What was found for each direction: its name, one-way and round-trip times.
+pub(crate) fn directions<'a>(
+    outcome: &'a Outcome,
+    remote: Option<&'a Summary>,
+) -> Vec<(&'static str, Option<&'a Percentiles>, Option<&'a Percentiles>)> {
+    let own = &outcome.summary;
+    kinds(&outcome.sides)
+        .into_iter()
+        .map(|side| {
+            let (one_way, round_trip) = match side {
+                Side::Sender => (remote.and_then(|x| x.one_way.as_ref()), own.round_trip.as_ref()),
+                Side::Receiver => {
+                    (own.one_way.as_ref(), remote.and_then(|x| x.round_trip.as_ref()))
+                }
+            };
+            let forward = (side == Side::Sender) == outcome.is_client;
+            (if forward { "forward" } else { "reverse" }, one_way, round_trip)
+        })
+        .collect()
+}
+
+fn latency(outcome: &Outcome, remote: Option<&Summary>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (direction, one_way, round_trip) in directions(outcome, remote) {
+        for (name, found) in [("one-way", one_way), ("round-trip", round_trip)] {
+            let Some(found) = found else { continue };
+            if lines.is_empty() {
+                lines.push(format!(
+                    "{:<22} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
+                    "Latency (us)",
+                    "Count",
+                    "Min",
+                    "Mean",
+                    "50%",
+                    "90%",
+                    "99%",
+                    "99.9%",
+                    "99.99%",
+                    "Max"
+                ));
+            }
+            let error = match found.clock_error_us {
+                error if error > 0.0 => format!("  clocks +-{error:.1}"),
+                _ => String::new(),
+            };
+            lines.push(format!(
+                "{:<22} {:>9} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1}{error}",
+                format!("  {direction} {name}"),
+                found.count,
+                found.min_us,
+                found.mean_us,
+                found.p50_us,
+                found.p90_us,
+                found.p99_us,
+                found.p999_us,
+                found.p9999_us,
+                found.max_us,
+            ));
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(subject: Subject, from: f64, to: f64, gained: Reading) -> String {
+        Line { subject, role: None, from, to, gained, coding: None, word: "" }.text()
+    }
+
+    /// What scripts around the original look for.
+    #[test]
+    fn lines_keep_the_shape_that_is_read() {
+        let gained = Reading {
+            bytes: 100_000_000,
+            messages: 1_526,
+            jitter_ms: 0.0125,
+            ..Reading::default()
+        };
+        assert_eq!(
+            line(Subject::Stream(0), 1.0, 2.0, gained),
+            "[  1]  1.00-2.00 sec     100.00 MBytes  800.00 Mbits/sec    0.013 ms   0/1526 (0.00%)"
+        );
+        let nothing = line(Subject::Stream(11), 1.0, 2.0, Reading::default());
+        assert!(nothing.starts_with("[ 12]  1.00-2.00 sec     0.00 Bytes  0.00 bits/sec"));
+        let lossy = Reading { lost: 25, messages: 75, ..Reading::default() };
+        assert!(line(Subject::Sum, 0.0, 1.0, lossy).ends_with("25/100 (25.00%)"));
+    }
+
+    fn totals() -> Totals {
+        Totals { seconds: 2.0, bytes: 1_000_000, messages: 10, ..Totals::default() }
+    }
+
+    fn outcome(sides: Vec<Side>) -> Outcome {
+        let streams = vec![totals(); sides.len()];
+        let summary = Summary { streams, ..Summary::default() };
+        Outcome { sides, is_client: true, intervals: Vec::new(), left_out: 0, summary }
+    }
+
+    #[test]
+    fn several_streams_have_a_sum_and_both_sides_are_named() {
+        let one = summary(&outcome(vec![Side::Receiver]), None, false);
+        assert_eq!(one.len(), 1);
+        assert!(one[0].contains("4.00 Mbits/sec") && one[0].ends_with("receiver"), "{one:?}");
+        let two = outcome(vec![Side::Sender; 2]);
+        let lines = summary(&two, Some(&two.summary), false);
+        assert_eq!(lines.len(), 6);
+        assert!(lines[4].starts_with("[SUM]") && lines[4].contains("8.00 Mbits/sec"), "{lines:?}");
+        assert!(lines[4].ends_with("sender") && lines[5].ends_with("receiver"), "{lines:?}");
+    }
+
+    #[test]
+    fn both_directions_have_roles_and_sums_of_their_own() {
+        let both = outcome([vec![Side::Sender; 2], vec![Side::Receiver; 2]].concat());
+        let lines = summary(&both, None, false);
+        assert_eq!(lines.len(), 6);
+        assert!(lines[2].starts_with("[SUM][TX-C]") && lines[5].starts_with("[SUM][RX-C]"));
+        assert!(header(&both.sides, false).contains("[Role]"));
+    }
+
+    #[test]
+    fn a_hostile_summary_is_printed_as_it_is() {
+        let wild = Totals {
+            seconds: -1.0,
+            bytes: u64::MAX,
+            messages: u64::MAX,
+            lost: u64::MAX,
+            ..Totals::default()
+        };
+        let remote = Summary { streams: vec![wild; 300], ..Summary::default() };
+        let lines = summary(&outcome(vec![Side::Sender; 2]), Some(&remote), true);
+        assert_eq!(lines.len(), 7);
+    }
+
+    #[test]
+    fn verbose_lines_have_as_many_columns_as_their_header() {
+        let outcome = outcome(vec![Side::Sender]);
+        let lines = summary(&outcome, None, true);
+        assert!(lines[0].contains("sender") && lines[0].matches('-').count() >= 4, "{lines:?}");
+        assert!(lines[1].starts_with("CPU Utilization: local/sender"), "{lines:?}");
+        assert!(header(&outcome.sides, true).ends_with("Cwnd"));
+    }
+}

@@ -1,0 +1,208 @@
+//! The sending end of a stream.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::carrier::{Pipe, Received};
+use crate::clock::{Clock, stamp_ns};
+use crate::latency::Recorder;
+use crate::message::{Head, MIN_LENGTH};
+use crate::meter::Meter;
+
+/// Octets of a message unless asked otherwise.
+pub(crate) const DEFAULT_LENGTH: u32 = 64 << 10;
+/// Octets of a message where times are measured.
+const LATENCY_LENGTH: u32 = 1_024;
+/// Messages a second of which the times are sampled at most.
+const SAMPLES_PER_SECOND: f64 = 1_000.0;
+/// The longest sleep without a look at the end of the test.
+const NAP: Duration = Duration::from_millis(200);
+/// How long echoes may follow the last message.
+const LAST_ECHO: Duration = Duration::from_secs(5);
+/// Octets between two looks at the backlog.
+const LOOK: usize = 64 << 10;
+
+/// How a stream sends.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pace {
+    /// How long, unless a budget is the end.
+    pub(crate) time: Option<Duration>,
+    /// How much of it at the beginning does not count.
+    pub(crate) omit: Duration,
+    /// Bits a second, 0 for no limit.
+    pub(crate) bandwidth: u64,
+    /// Octets of a message.
+    pub(crate) length: u32,
+    /// Whether messages ask for echoes.
+    pub(crate) latency: bool,
+    /// How long there may be no room for a message.
+    pub(crate) timeout: Duration,
+}
+
+/// The length of messages where none was asked for: ten milliseconds of a limited stream, so that
+/// slow streams are smooth.
+pub(crate) fn default_length(bandwidth: u64, latency: bool) -> u32 {
+    let most = if latency { LATENCY_LENGTH } else { DEFAULT_LENGTH };
+    if bandwidth == 0 {
+        return most;
+    }
+    u32::try_from(bandwidth / 8 / 100).unwrap_or(u32::MAX).clamp(1_024, most.max(1_024))
+}
+
+/// What all streams of one direction may still send.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    bytes: AtomicU64,
+    messages: AtomicU64,
+}
+
+impl Budget {
+    /// 0 is no limit.
+    pub(crate) fn new(bytes: u64, messages: u64) -> Self {
+        let limit = |count| AtomicU64::new(if count == 0 { u64::MAX } else { count });
+        Self { bytes: limit(bytes), messages: limit(messages) }
+    }
+
+    /// The length of the next message, `None` when the budget is used up.
+    fn take(&self, length: u32) -> Option<usize> {
+        let take = |left: &AtomicU64, wanted: u64| {
+            let update = |left: u64| match left {
+                u64::MAX => Some(u64::MAX),
+                0 => None,
+                left => Some(left.saturating_sub(wanted)),
+            };
+            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).ok()
+        };
+        take(&self.messages, 1)?;
+        let left = take(&self.bytes, u64::from(length))?;
+        // The last message may be short, but a message it must be.
+        let length = u64::from(length).min(left).max(u64::from(MIN_LENGTH));
+        usize::try_from(length).ok()
+    }
+}
+
+/// Sends for as long as the pace and the budget say, then waits until all has arrived. Messages
+/// of a limited stream are due at fixed times: when one had to wait, the next do not move.
+pub(crate) fn send(pipe: &Pipe, meter: &Meter, pace: &Pace, budget: &Budget) -> Result<()> {
+    let clock = Clock::start();
+    let start_ns = stamp_ns();
+    let step = match pace.bandwidth {
+        0 => Duration::ZERO,
+        bandwidth => Duration::from_secs_f64(f64::from(pace.length) * 8.0 / bandwidth as f64),
+    };
+    let rate = 1.0 / step.as_secs_f64().max(1e-9);
+    let echo_every = if pace.latency { (rate / SAMPLES_PER_SECOND).ceil().max(1.0) } else { 0.0 };
+    let echo_every = echo_every as u64;
+    let look_every = (LOOK as u64 / u64::from(pace.length.max(1))).max(1);
+    let time = pace.time.unwrap_or(Duration::MAX);
+    let mut due = Duration::ZERO;
+    let mut counts = pace.omit.is_zero();
+    let mut number = 0_u64;
+    loop {
+        let now = clock.elapsed();
+        if now >= time {
+            break;
+        }
+        if due > now {
+            thread::sleep((due - now).min(NAP).min(time - now));
+            continue;
+        }
+        if number.is_multiple_of(look_every) && !wait_for_room(pipe, &clock, time, pace.timeout)? {
+            break;
+        }
+        let now = clock.elapsed();
+        if !counts && now >= pace.omit {
+            meter.set_base(now);
+            counts = true;
+        }
+        let Some(length) = budget.take(pace.length) else { break };
+        let sent_ns = stamp_ns();
+        let head = Head {
+            number,
+            due_ns: if step.is_zero() { sent_ns } else { start_ns + due.as_nanos() as u64 },
+            sent_ns,
+            wants_echo: echo_every > 0 && number.is_multiple_of(echo_every),
+            is_omitted: !counts,
+        };
+        let left = time.saturating_sub(now);
+        if !pipe.send(head.message(length), left.min(pace.timeout))? {
+            if clock.elapsed() >= time {
+                break;
+            }
+            bail!("nothing could be sent for {} s", pace.timeout.as_secs_f64());
+        }
+        meter.count(length);
+        number += 1;
+        due += step;
+    }
+    pipe.finish()
+}
+
+/// Waits until the connection has no long backlog; `false` when the time was over first.
+fn wait_for_room(pipe: &Pipe, clock: &Clock, time: Duration, limit: Duration) -> Result<bool> {
+    let begin = clock.elapsed();
+    while pipe.is_backlogged() {
+        let now = clock.elapsed();
+        if now >= time {
+            return Ok(false);
+        }
+        if now - begin > limit {
+            bail!("nothing could be sent for {} s", limit.as_secs_f64());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(clock.elapsed() < time)
+}
+
+/// Takes the echoes of a stream until it ends; round-trip times from when each was due.
+pub(crate) fn echoes(pipe: &Pipe, has_ended: &AtomicBool) -> Recorder {
+    let mut recorder = Recorder::new();
+    let mut silence = Duration::ZERO;
+    while silence < LAST_ECHO {
+        match pipe.recv(NAP) {
+            Ok(Received::Message(message)) => {
+                if let Ok(head) = Head::of_echo(&message)
+                    && !head.is_omitted
+                {
+                    recorder.record(stamp_ns().saturating_sub(head.due_ns));
+                }
+            }
+            Ok(Received::Nothing) if has_ended.load(Ordering::Acquire) => silence += NAP,
+            Ok(Received::Nothing) => {}
+            // What broke, the sender reports.
+            Ok(Received::End) | Err(_) => break,
+        }
+    }
+    recorder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_streams_have_small_messages() {
+        assert_eq!(default_length(0, false), DEFAULT_LENGTH);
+        assert_eq!(default_length(64_000, false), 1_024);
+        assert_eq!(default_length(8_000_000, false), 10_000);
+        assert_eq!(default_length(u64::MAX, false), DEFAULT_LENGTH);
+        assert_eq!(default_length(u64::MAX, true), 1_024);
+    }
+
+    #[test]
+    fn a_budget_is_spent_exactly_and_shared() {
+        let budget = Budget::new(2_500, 0);
+        let lengths: Vec<usize> = std::iter::from_fn(|| budget.take(1_000)).collect();
+        assert_eq!(lengths, [1_000, 1_000, 500]);
+        let budget = Budget::new(1_001, 0);
+        let lengths: Vec<usize> = std::iter::from_fn(|| budget.take(1_000)).collect();
+        assert_eq!(lengths, [1_000, MIN_LENGTH as usize]);
+        let budget = Budget::new(0, 3);
+        assert_eq!(std::iter::from_fn(|| budget.take(1_000)).count(), 3);
+        let unlimited = Budget::new(0, 0);
+        assert_eq!(std::iter::from_fn(|| unlimited.take(u32::MAX)).take(100).count(), 100);
+    }
+}

@@ -1,0 +1,153 @@
+//! Whether a server can do, and will do, what it is asked for.
+
+use crate::cli::Options;
+use crate::control::{self, Carrier, Direction, Request, Work};
+use crate::message::{MAX_LENGTH, MIN_LENGTH};
+
+/// Streams of one direction of a test at most.
+const MAX_STREAMS: u16 = 128;
+/// Files of one transfer at most.
+const MAX_FILES: u64 = 1_000_000;
+
+/// How many streams will come.
+pub(super) fn streams(request: &Request) -> u16 {
+    match &request.work {
+        Work::Throughput(work) if work.direction == Direction::Both => {
+            request.streams.saturating_mul(2)
+        }
+        _ => request.streams,
+    }
+}
+
+/// # Errors
+/// Why not, in words for the client.
+pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> {
+    if request.version != control::VERSION {
+        let own = control::VERSION;
+        return Err(format!("this server speaks version {own}, not {}", request.version));
+    }
+    if options.has_mode && request.mode != options.mode {
+        return Err(format!("this server takes mode {} only", options.mode.name()));
+    }
+    if !(1..=MAX_STREAMS).contains(&request.streams) {
+        return Err(format!("1 to {MAX_STREAMS} streams are possible"));
+    }
+    let work = match &request.work {
+        Work::Throughput(work) => work,
+        Work::Files { count, .. } => {
+            if request.carrier != Carrier::Bats {
+                return Err("files go over OpenBATS only".into());
+            }
+            if !(1..=MAX_FILES).contains(count) {
+                return Err(format!("1 to {MAX_FILES} files are possible"));
+            }
+            return Ok(());
+        }
+    };
+    let within = |value: f64, least: f64, most: f64| (least..=most).contains(&value);
+    if !within(work.seconds, 0.1, 86_400.0) || !within(work.omit, 0.0, 600.0) {
+        return Err("the length of the test is out of range".into());
+    }
+    if work.interval != 0.0 && !within(work.interval, 0.1, 3_600.0) {
+        return Err("the interval is out of range".into());
+    }
+    if !(MIN_LENGTH..=MAX_LENGTH).contains(&work.length) || work.bandwidth > 10_000_000_000_000 {
+        return Err("the message length or the bandwidth is out of range".into());
+    }
+    if request.carrier == Carrier::Udp && (work.length > 65_507 || work.bandwidth == 0) {
+        return Err("UDP needs a bandwidth, and messages that fit into a datagram".into());
+    }
+    if let Some(limit) = options.server_bitrate_limit {
+        let asked = work.bandwidth.saturating_mul(streams(request).into());
+        if asked == 0 || asked > limit {
+            return Err(format!(
+                "this server allows {limit} bits a second; ask for no more with -b"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, TransportMode};
+    use crate::control::Throughput;
+
+    fn options(words: &str) -> Options {
+        cli::parse(format!("bats_iperf -s {words}").split_whitespace()).unwrap().0
+    }
+
+    fn request(change: impl FnOnce(&mut Request, &mut Throughput)) -> Request {
+        let mut work = Throughput {
+            direction: Direction::Forward,
+            seconds: 10.0,
+            omit: 0.0,
+            bytes: 0,
+            messages: 0,
+            interval: 1.0,
+            bandwidth: 0,
+            length: 1_000,
+            latency: false,
+        };
+        let mut request = Request {
+            version: control::VERSION,
+            mode: TransportMode::Brtp,
+            streams: 1,
+            carrier: Carrier::Bats,
+            work: Work::Files { count: 1, bytes: 1 },
+            title: None,
+            wants_output: false,
+            wants_json: false,
+        };
+        change(&mut request, &mut work);
+        request.work = Work::Throughput(work);
+        request
+    }
+
+    #[test]
+    fn requests_that_would_hurt_are_denied() {
+        let options = options("");
+        assert_eq!(check(&request(|_, _| {}), &options), Ok(()));
+        assert_eq!(check(&request(|_, work| work.interval = 0.0), &options), Ok(()));
+        for wrong in [
+            request(|_, work| work.interval = 0.04),
+            request(|_, work| work.interval = -1.0),
+            request(|_, work| work.interval = f64::NAN),
+            request(|_, work| work.seconds = f64::INFINITY),
+            request(|_, work| work.seconds = -1.0),
+            request(|_, work| work.omit = f64::NAN),
+            request(|_, work| work.omit = -1.0),
+            request(|_, work| work.length = 1),
+            request(|_, work| work.length = u32::MAX),
+            request(|_, work| work.bandwidth = u64::MAX),
+            request(|request, _| request.streams = 0),
+            request(|request, _| request.streams = 129),
+            request(|request, _| request.version = 1),
+            request(|request, _| request.carrier = Carrier::Udp),
+        ] {
+            assert!(check(&wrong, &options).is_err(), "{wrong:?}");
+        }
+        let files = |count, carrier| Request {
+            work: Work::Files { count, bytes: u64::MAX },
+            carrier,
+            ..request(|_, _| {})
+        };
+        assert_eq!(check(&files(1, Carrier::Bats), &options), Ok(()));
+        assert!(check(&files(0, Carrier::Bats), &options).is_err());
+        assert!(check(&files(u64::MAX, Carrier::Bats), &options).is_err());
+        assert!(check(&files(1, Carrier::Tcp), &options).is_err());
+    }
+
+    #[test]
+    fn a_limited_server_allows_what_fits() {
+        let options = options("--server-bitrate-limit 10M");
+        let asking = |bandwidth, streams| {
+            request(|request, work| (work.bandwidth, request.streams) = (bandwidth, streams))
+        };
+        assert_eq!(check(&asking(5_000_000, 2), &options), Ok(()));
+        assert!(check(&asking(5_000_000, 3), &options).is_err());
+        assert!(check(&asking(0, 1), &options).is_err());
+        assert!(check(&asking(u64::MAX / 2, 3), &options).is_err());
+    }
+}

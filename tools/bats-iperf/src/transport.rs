@@ -1,0 +1,158 @@
+//! Figures of an OpenBATS connection, as they are reported and sent to the other side.
+
+use openbats::ConnectionStats;
+use serde::{Deserialize, Serialize};
+
+/// A sample of a connection's statistics.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Transport {
+    pub(crate) controller_state: String,
+    pub(crate) snd_cwnd: u64,
+    pub(crate) bytes_in_flight: u64,
+    /// `None` when unpaced.
+    pub(crate) pacing_bits_per_second: Option<u64>,
+    pub(crate) delivery_bits_per_second: u64,
+    pub(crate) rtt_us: u64,
+    pub(crate) min_rtt_us: u64,
+    /// Of what this side sent, before repair.
+    pub(crate) loss_percent: f64,
+    pub(crate) burst_factor: f64,
+    pub(crate) code_rate: f64,
+    pub(crate) path_mtu: u16,
+    pub(crate) packets_sent: u64,
+    pub(crate) packets_received: u64,
+    pub(crate) packets_lost: u64,
+    pub(crate) source_packets_sent: u64,
+    pub(crate) repair_packets_sent: u64,
+    pub(crate) coded_packets_received: u64,
+    pub(crate) wasted_packets_received: u64,
+    pub(crate) symbols_decoded: u64,
+    pub(crate) probe_timeouts: u64,
+    pub(crate) ecn_ce: u64,
+    pub(crate) packets_forged: u64,
+    pub(crate) packets_replayed: u64,
+}
+
+impl From<&ConnectionStats> for Transport {
+    fn from(stats: &ConnectionStats) -> Self {
+        let micros =
+            |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            controller_state: stats.controller_state.to_owned(),
+            snd_cwnd: stats.cwnd_bytes,
+            bytes_in_flight: stats.in_flight_bytes,
+            pacing_bits_per_second: (stats.pacing_bps != u64::MAX).then_some(stats.pacing_bps),
+            delivery_bits_per_second: stats.delivery_bps,
+            rtt_us: micros(stats.smoothed_rtt),
+            min_rtt_us: micros(stats.min_rtt),
+            loss_percent: finite(100.0 * stats.loss_estimate),
+            burst_factor: finite(stats.burst_factor),
+            code_rate: finite(stats.code_rate),
+            path_mtu: stats.path_mtu,
+            packets_sent: stats.packets_sent,
+            packets_received: stats.packets_received,
+            packets_lost: stats.packets_lost,
+            source_packets_sent: stats.source_packets_sent,
+            repair_packets_sent: stats.proactive_packets_sent + stats.top_up_packets_sent,
+            coded_packets_received: stats.coded_packets_received,
+            wasted_packets_received: stats.wasted_packets_received,
+            symbols_decoded: stats.symbols_decoded,
+            probe_timeouts: stats.probe_timeouts,
+            ecn_ce: stats.ecn_ce,
+            packets_forged: stats.packets_forged,
+            packets_replayed: stats.packets_replayed,
+        }
+    }
+}
+
+/// JSON has no other numbers.
+fn finite(number: f64) -> f64 {
+    if number.is_finite() { number } else { 0.0 }
+}
+
+/// What the columns of `-V` show of the time between two samples. `None` where this side cannot
+/// know it, or nothing happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Coding {
+    /// Loss of the path before repair, per cent.
+    pub(crate) loss: Option<f64>,
+    /// Repair packets per source packet, per cent.
+    pub(crate) redundancy: Option<f64>,
+    /// Coded packets received beyond need, per cent.
+    pub(crate) waste: Option<f64>,
+    pub(crate) rtt_us: Option<u64>,
+    pub(crate) cwnd: Option<u64>,
+}
+
+impl Coding {
+    /// Of streams: what was sent between two samples of their sending ends, and received between
+    /// two of their receiving ends, as far as there are samples.
+    pub(crate) fn between(
+        senders: &[(&Transport, &Transport)],
+        receivers: &[(&Transport, &Transport)],
+    ) -> Self {
+        let sum = |samples: &[(&Transport, &Transport)], field: fn(&Transport) -> u64| {
+            samples.iter().fold(0_u64, |sum, (before, after)| {
+                sum.saturating_add(field(after).saturating_sub(field(before)))
+            })
+        };
+        let share = |part: u64, whole: u64| (whole > 0).then(|| 100.0 * part as f64 / whole as f64);
+        let mean = |samples: &[(&Transport, &Transport)], field: fn(&Transport) -> f64| {
+            let sum: f64 = samples.iter().map(|(_, after)| field(after)).sum();
+            (!samples.is_empty()).then(|| sum / samples.len() as f64)
+        };
+        // The sender's round-trip time is that of the data.
+        let timed = if senders.is_empty() { receivers } else { senders };
+        Self {
+            loss: mean(senders, |stats| stats.loss_percent),
+            redundancy: share(
+                sum(senders, |stats| stats.repair_packets_sent),
+                sum(senders, |stats| stats.source_packets_sent),
+            ),
+            waste: share(
+                sum(receivers, |stats| stats.wasted_packets_received),
+                sum(receivers, |stats| stats.coded_packets_received),
+            ),
+            rtt_us: mean(timed, |stats| stats.rtt_us as f64).map(|rtt| rtt as u64),
+            cwnd: (!senders.is_empty()).then(|| {
+                senders.iter().fold(0_u64, |sum, (_, after)| sum.saturating_add(after.snd_cwnd))
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_of_what_happened_between_the_samples() {
+        let before = Transport {
+            source_packets_sent: 100,
+            repair_packets_sent: 50,
+            coded_packets_received: 10,
+            wasted_packets_received: 9,
+            ..Transport::default()
+        };
+        let after = Transport {
+            source_packets_sent: 200,
+            repair_packets_sent: 60,
+            coded_packets_received: 110,
+            wasted_packets_received: 10,
+            loss_percent: 8.0,
+            snd_cwnd: 1_000,
+            ..before.clone()
+        };
+        let pair = (&before, &after);
+        let coding = Coding::between(&[pair, pair], &[pair]);
+        assert_eq!((coding.redundancy, coding.waste), (Some(10.0), Some(1.0)));
+        assert_eq!((coding.loss, coding.cwnd), (Some(8.0), Some(2_000)));
+        let receiver = Coding::between(&[], &[pair]);
+        assert_eq!((receiver.loss, receiver.redundancy, receiver.cwnd), (None, None, None));
+        assert_eq!((receiver.waste, receiver.rtt_us), (Some(1.0), Some(0)));
+        let nothing = Coding::between(&[(&after, &after)], &[]);
+        assert_eq!((nothing.redundancy, nothing.waste), (None, None));
+        assert_eq!(Coding::between(&[], &[]), Coding::default());
+    }
+}

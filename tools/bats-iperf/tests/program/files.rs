@@ -1,0 +1,251 @@
+//! Files between real processes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{
+    PROGRAM, Scratch, Server, client, eventually, free_port, noise, signal, text,
+};
+
+fn same(left: &Path, right: &Path) {
+    assert!(fs::read(left).unwrap() == fs::read(right).unwrap(), "{}", right.display());
+}
+
+#[test]
+fn a_matrix_of_files_arrives_in_every_way() {
+    let scratch = Scratch::new("matrix");
+    let tree = scratch.0.join("tree");
+    fs::create_dir_all(tree.join("deep/er/empty")).unwrap();
+    fs::write(tree.join("nothing"), "").unwrap();
+    fs::write(tree.join("text with blanks.txt"), "hello\n".repeat(50_000)).unwrap();
+    fs::write(tree.join("deep/Füße"), noise(1_000, 1)).unwrap();
+    fs::write(tree.join("deep/er/large"), noise(13_000_000, 2)).unwrap();
+    for number in 0..60 {
+        fs::write(tree.join(format!("deep/{number}")), noise(number * 100, 3)).unwrap();
+    }
+    for (number, options) in [
+        &[][..],
+        &["-P", "4"],
+        &["-P", "3", "-C"],
+        &["-P", "2", "--emulate", "loss=3%,delay=3ms,rate=200M"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let directory = scratch.0.join(format!("in/{number}"));
+        fs::create_dir(&directory).unwrap();
+        let port = free_port();
+        let server = Server::start(port, &["-1", "--directory", directory.to_str().unwrap()]);
+        let options = [options, &["-J", "-f", tree.to_str().unwrap()]].concat();
+        let output = client(port, &options);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let (code, report) = server.finish();
+        assert_eq!(code, 0, "{report}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let files = report["files"].as_array().unwrap();
+        // Sixty and four files, four directories.
+        assert_eq!(files.len(), 68);
+        for file in files {
+            assert_eq!(file["verified"], true);
+            let name = file["name"].as_str().unwrap();
+            match file["blake3"].as_str() {
+                Some(hash) => {
+                    same(&scratch.0.join(name), &directory.join(name));
+                    let content = fs::read(directory.join(name)).unwrap();
+                    assert_eq!(hash, blake3::hash(&content).to_hex().as_str());
+                }
+                None => assert!(directory.join(name).is_dir(), "{name}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_killed_transfer_goes_on_where_it_stopped() {
+    let scratch = Scratch::new("kill");
+    fs::write(scratch.0.join("large"), noise(60_000_000, 4)).unwrap();
+    let port = free_port();
+    let directory = scratch.path("in");
+    let server = Server::start(port, &["--directory", &directory]);
+    let file = scratch.path("large");
+    let mut first = Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "--congestion", "100M", "-f", &file])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let partial = scratch.0.join("in/.large.part");
+    // What is on the disk, not the length.
+    let arrived = || {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(&partial).map_or(0, |metadata| metadata.blocks() * 512)
+    };
+    eventually("some of it has arrived", || arrived() > 15_000_000);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // The server is killed, too: nothing but the file is left.
+    drop(server);
+    assert!(!scratch.0.join("in/large").exists());
+    let server = Server::start(port, &["-1", "--directory", &directory]);
+    let output = client(port, &["-P", "2", "-J", "-f", &file]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(server.finish().0, 0);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sent = report["files"][0]["sent_bytes"].as_u64().unwrap();
+    assert!(sent <= 60_000_000 - 8_000_000, "{sent}");
+    same(&scratch.0.join("large"), &scratch.0.join("in/large"));
+    assert!(!partial.exists());
+}
+
+#[test]
+fn a_transfer_that_stands_still_is_given_up() {
+    let scratch = Scratch::new("still");
+    fs::write(scratch.0.join("large"), noise(30_000_000, 4)).unwrap();
+    let port = free_port();
+    let directory = scratch.path("in");
+    let server = Server::start(port, &["-1", "--directory", &directory, "--rcv-timeout", "700"]);
+    let mut sender = Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "--congestion", "20M"])
+        .args(["-f", &scratch.path("large")])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let partial = scratch.0.join("in/.large.part");
+    eventually("it has begun", || partial.exists());
+    signal("STOP", sender.id());
+    let (code, report) = server.finish();
+    assert_eq!(code, 1, "{report}");
+    assert!(report.contains("failed large") && partial.exists(), "{report}");
+    sender.kill().unwrap();
+    sender.wait().unwrap();
+}
+
+#[test]
+fn the_server_chooses_what_happens_to_taken_names() {
+    for (choice, code, content, copy) in [
+        (&[][..], 1, "old", None),
+        (&["--overwrite"], 0, "new", None),
+        (&["--existing", "overwrite"], 0, "new", None),
+        (&["--existing", "rename"], 0, "old", Some("new")),
+    ] {
+        let scratch = Scratch::new("taken");
+        fs::write(scratch.0.join("in/name"), "old").unwrap();
+        fs::write(scratch.0.join("name"), "new").unwrap();
+        let port = free_port();
+        let server =
+            Server::start(port, &[&["-1", "--directory", &scratch.path("in")], choice].concat());
+        let output = client(port, &["-f", &scratch.path("name")]);
+        assert_eq!(output.status.code(), Some(code), "{choice:?} {}", text(&output.stderr));
+        assert_eq!(server.finish().0, code);
+        assert_eq!(fs::read_to_string(scratch.path("in/name")).unwrap(), content);
+        assert_eq!(fs::read_to_string(scratch.path("in/name.1")).ok().as_deref(), copy);
+    }
+}
+
+#[test]
+fn hashes_beside_files_are_checked_and_sha256sum_reads_what_is_written() {
+    let scratch = Scratch::new("sha256sum");
+    fs::write(scratch.0.join("good.bin"), noise(5_000_000, 5)).unwrap();
+    fs::write(scratch.0.join("bad.bin"), noise(5_000, 6)).unwrap();
+    let sum = Command::new("sha256sum").arg("good.bin").current_dir(&scratch.0).output().unwrap();
+    fs::write(scratch.0.join("good.bin.sha256sum"), &sum.stdout).unwrap();
+    fs::write(scratch.0.join("bad.bin.sha256sum"), &sum.stdout[..64]).unwrap();
+    let port = free_port();
+    let server = Server::start(port, &["-1", "--directory", &scratch.path("in")]);
+    let output = client(port, &["-f", &scratch.path("good.bin"), &scratch.path("bad.bin")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("failed bad.bin"), "{}", text(&output.stdout));
+    assert_eq!(server.finish().0, 1);
+    let check = Command::new("sha256sum")
+        .args(["-c", "good.bin.sha256sum"])
+        .current_dir(scratch.0.join("in"))
+        .output()
+        .unwrap();
+    assert!(check.status.success(), "{}", text(&check.stderr));
+    assert_eq!(fs::read_dir(scratch.0.join("in")).unwrap().count(), 2);
+}
+
+/// A small file system that goes away.
+struct Tmpfs<'a>(&'a Path);
+
+impl<'a> Tmpfs<'a> {
+    fn mount(path: &'a Path, size: &str) -> Option<Self> {
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(path)
+            .status();
+        status.is_ok_and(|status| status.success()).then_some(Self(path))
+    }
+}
+
+impl Drop for Tmpfs<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_fails_what_does_not_fit_and_nothing_else() {
+    let scratch = Scratch::new("full");
+    let directory = scratch.0.join("in");
+    let Some(_disk) = Tmpfs::mount(&directory, "8m") else {
+        println!(
+            "SKIPPED a_full_disk_fails_what_does_not_fit_and_nothing_else: cannot mount tmpfs"
+        );
+        return;
+    };
+    fs::write(scratch.0.join("huge"), noise(20_000_000, 7)).unwrap();
+    fs::write(scratch.0.join("small"), noise(1_000_000, 8)).unwrap();
+    let port = free_port();
+    let server = Server::start(port, &["--directory", directory.to_str().unwrap()]);
+    let output = client(port, &["-f", &scratch.path("huge"), &scratch.path("small")]);
+    assert_eq!(output.status.code(), Some(1));
+    let report = text(&output.stdout);
+    assert!(report.contains("failed huge: ") && report.contains("bytes free"), "{report}");
+    assert!(report.contains("sent small"), "{report}");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing of it is left");
+
+    // Room at the beginning that is gone later.
+    fs::write(scratch.0.join("middle"), noise(6_500_000, 9)).unwrap();
+    let file = scratch.path("middle");
+    let slow = Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "--congestion", "20M", "-f", &file])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("it has begun", || directory.join(".middle.part").exists());
+    fs::write(directory.join("other"), noise(5_000_000, 10)).unwrap();
+    let output = slow.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("failed middle: "), "{}", text(&output.stdout));
+    assert!(!directory.join(".middle.part").exists());
+    fs::remove_file(directory.join("other")).unwrap();
+    let again = client(port, &["-f", &file]);
+    assert!(again.status.success(), "{}", text(&again.stdout));
+    drop(server);
+}
+
+#[test]
+fn a_transfer_off_the_terminal_reports_in_plain_lines() {
+    let scratch = Scratch::new("plain");
+    fs::write(scratch.0.join("file"), noise(6_000_000, 11)).unwrap();
+    let port = free_port();
+    let server = Server::start(port, &["-1", "--directory", &scratch.path("in")]);
+    let output =
+        client(port, &["--congestion", "20M", "--get-server-output", "-f", &scratch.path("file")]);
+    let report = text(&output.stdout);
+    assert!(output.status.success(), "{report}");
+    assert_eq!(server.finish().0, 0);
+    assert!(
+        report.lines().any(|line| line.contains("%  ") && line.contains(" of 6.00 MBytes")),
+        "{report}"
+    );
+    assert!(!report.contains('\u{1b}') && !report.contains('\r'), "{report:?}");
+    assert!(report.contains("1 of 1 files verified,"), "{report}");
+    assert!(report.contains("1 of 1 files verified and stored"), "{report}");
+}

@@ -1,0 +1,87 @@
+//! Latency, the emulated link, baselines and the page.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{Scratch, Server, client, free_port, text};
+
+fn run(options: &[&str]) -> Value {
+    let port = free_port();
+    let server = Server::start(port, &["-1"]);
+    let output = client(port, &[options, &["-J"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(server.finish().0, 0);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn an_emulated_delay_is_found_one_way_and_round() {
+    let report = run(&["-t", "1.5", "-O", "0.3", "--latency", "--emulate", "delay=25ms"]);
+    let found = &report["end"]["latency"]["forward"];
+    let median = |kind: &str| found[kind]["p50_us"].as_f64().unwrap();
+    let error = found["one_way"]["clock_error_us"].as_f64().unwrap();
+    // No message can be quicker than the link; a busy machine may make it slower.
+    assert!(median("one_way") >= 25_000.0 - error - 1.0, "{found:#}");
+    assert!(median("round_trip") >= 50_000.0, "{found:#}");
+    assert!(median("one_way") < median("round_trip") + error, "{found:#}");
+    let count = found["round_trip"]["count"].as_u64().unwrap();
+    assert!((50..=160).contains(&count), "the first 0.3 s do not count: {found:#}");
+    let own = &report["intervals"][0]["streams"][0]["openbats"];
+    assert!(own["min_rtt_us"].as_u64().unwrap() >= 50_000, "{own:#}");
+}
+
+/// A sender that is held up keeps its schedule: what had to wait shows in the times.
+#[test]
+fn waiting_counts_from_when_a_message_was_due() {
+    // The link carries half of what is due, so that the last messages wait half of the time.
+    let report =
+        run(&["-t", "2", "--latency", "-b", "4M", "--emulate", "rate=2M,delay=5ms,queue=20k"]);
+    let found = &report["end"]["latency"]["forward"]["one_way"];
+    assert!(found["max_us"].as_f64().unwrap() > 500_000.0, "{found:#}");
+}
+
+#[test]
+fn loss_of_the_path_is_seen_and_repaired() {
+    let report =
+        run(&["-t", "2", "-b", "10M", "--goal", "throughput", "--emulate", "loss=10%,delay=5ms"]);
+    let end = &report["end"];
+    assert_eq!(end["sum_received"]["bytes"], end["sum_sent"]["bytes"]);
+    assert_eq!(end["sum_received"]["lost_packets"], 0);
+    let sender = &end["streams"][0]["openbats"]["sender"];
+    let loss = sender["loss_percent"].as_f64().unwrap();
+    assert!((3.0..25.0).contains(&loss), "{sender:#}");
+    assert!(sender["repair_packets_sent"].as_u64().unwrap() > 0, "{sender:#}");
+}
+
+#[test]
+fn a_fixed_rate_is_kept_by_the_sender() {
+    let report = run(&["-t", "1.5", "--congestion", "20M"]);
+    let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap();
+    assert!((2e6..21e6).contains(&rate), "{rate}");
+}
+
+#[test]
+fn baselines_stand_beside_and_the_page_shows_all() {
+    let scratch = Scratch::new("page");
+    let page = scratch.path("report.html");
+    let port = free_port();
+    let server = Server::start(port, &["-1"]);
+    let options = ["-t", "0.6", "-i", "0.2", "-b", "20M", "-P", "2", "--baseline", "tcp,udp"];
+    let output = client(port, &[&options[..], &["--bidir", "-V", "--report", &page]].concat());
+    let report = text(&output.stdout);
+    assert!(output.status.success(), "{report}{}", text(&output.stderr));
+    assert_eq!(server.finish().0, 0);
+    let table: Vec<&str> = report.lines().skip_while(|line| !line.starts_with("Carrier")).collect();
+    for carrier in ["BRTP", "TCP", "UDP"] {
+        let rows = table.iter().filter(|line| line.starts_with(carrier));
+        assert_eq!(rows.count(), 2, "both directions of {carrier}: {report}");
+    }
+    assert!(report.contains("Residual") && report.contains("CPU Utilization: local/"), "{report}");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("<polyline"), "{page}");
+    let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let document: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(document["baselines"][1]["protocol"], "UDP");
+    assert!(!page.contains("http"), "a page that needs nothing else");
+}

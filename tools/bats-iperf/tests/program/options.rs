@@ -1,0 +1,211 @@
+//! Options, one by one, between real processes.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{PROGRAM, Scratch, Server, client, eventually, free_port, signal, text};
+
+/// A client's JSON document and the server's text.
+fn run(server: &[&str], options: &[&str]) -> (Value, String) {
+    let port = free_port();
+    let server = Server::start(port, &[server, &["-1"]].concat());
+    let output = client(port, &[options, &["-J"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (code, report) = server.finish();
+    assert_eq!(code, 0, "{report}");
+    (serde_json::from_slice(&output.stdout).unwrap(), report)
+}
+
+#[test]
+fn a_hundred_and_twenty_eight_streams_have_a_sum() {
+    let (report, text) = run(&[], &["-P", "128", "-b", "100k", "-t", "1", "-i", "0.5"]);
+    assert_eq!(report["end"]["streams"].as_array().unwrap().len(), 128);
+    let sum: u64 = report["end"]["streams"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|stream| stream["receiver"]["bytes"].as_u64().unwrap())
+        .sum();
+    assert_eq!(report["end"]["sum_received"]["bytes"], sum);
+    let lines = |word: &str| text.lines().filter(|line| line.ends_with(word)).count();
+    assert_eq!((lines("receiver"), lines("sender")), (129, 129), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("[128]")), "{text}");
+}
+
+#[test]
+fn both_directions_run_at_once_with_sums_of_their_own() {
+    let (report, text) = run(&[], &["--bidir", "-P", "2", "-b", "10M", "-t", "1", "-i", "0.5"]);
+    let end = &report["end"];
+    assert_eq!(end["streams"].as_array().unwrap().len(), 4);
+    for key in ["", "_bidir_reverse"] {
+        let sent = end[format!("sum_sent{key}")]["bytes"].as_u64().unwrap();
+        assert!(sent > 500_000, "{end:#}");
+        assert_eq!(end[format!("sum_received{key}")]["bytes"], sent);
+    }
+    for role in ["[SUM][RX-S]", "[SUM][TX-S]", "[  4][TX-S]"] {
+        assert!(text.contains(role), "{role}: {text}");
+    }
+}
+
+#[test]
+fn octets_and_messages_end_a_test_exactly() {
+    let (report, _) = run(&[], &["-n", "5M", "-P", "3", "--length", "10k"]);
+    assert_eq!(report["end"]["sum_received"]["bytes"], 5_000_000);
+    assert_eq!(report["end"]["sum_sent"]["bytes"], 5_000_000);
+    let (report, _) = run(&[], &["-k", "321", "--length", "1000", "-r"]);
+    assert_eq!(report["end"]["sum_received"]["packets"], 321);
+    assert_eq!(report["end"]["sum_received"]["bytes"], 321_000);
+}
+
+#[test]
+fn the_omitted_beginning_does_not_count() {
+    let (report, text) = run(&[], &["-t", "1.2", "-O", "0.6", "-i", "0.3", "-b", "8M"]);
+    let omitted: Vec<bool> = report["intervals"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|interval| interval["sum"]["omitted"].as_bool().unwrap())
+        .collect();
+    assert!(omitted[0] && omitted[1] && !omitted[omitted.len() - 1], "{omitted:?}");
+    let sum = &report["end"]["sum_sent"];
+    assert!(sum["seconds"].as_f64().unwrap() < 0.7, "{sum}");
+    // 0.6 s at 1,000,000 octets a second.
+    let bytes = sum["bytes"].as_u64().unwrap();
+    assert!(bytes < 720_000, "{bytes}");
+    assert_eq!(report["end"]["sum_received"]["bytes"], bytes);
+    assert!(text.contains("(omitted)"), "{text}");
+}
+
+#[test]
+fn addresses_of_both_families_and_names_are_reached() {
+    let port = free_port();
+    let _server = Server::start(port, &["-I", "::1"]);
+    let run = |host: &str, more: &[&str]| {
+        Command::new(PROGRAM)
+            .args(["-c", host, "-p", &port.to_string(), "-t", "0.3", "-b", "1M"])
+            .args(more)
+            .output()
+            .unwrap()
+    };
+    for (host, more) in [("::1", &[][..]), ("[::1]", &["-6"]), ("::1", &["-B", "::1"])] {
+        let output = run(host, more);
+        assert!(output.status.success(), "{host} {more:?}: {}", text(&output.stderr));
+    }
+    let output = run("::1", &["-4"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let port = free_port();
+    let _server = Server::start(port, &["-I", "lo", "-4"]);
+    let output = Command::new(PROGRAM)
+        .args(["-c", "localhost", "-4", "-p", &port.to_string(), "-t", "0.3", "-b", "1M"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_client_may_choose_its_port() {
+    let own = free_port();
+    let (report, _) = run(&[], &["-t", "0.3", "-b", "1M", "--cport", &own.to_string()]);
+    assert_eq!(report["start"]["connected"][0]["local_port"], own);
+}
+
+#[test]
+fn titles_and_times_begin_the_lines() {
+    let port = free_port();
+    let server = Server::start(port, &["-1"]);
+    let output =
+        client(port, &["-t", "0.3", "-b", "1M", "--title", "lab 7", "--timestamps=<%H:%M:%S>"]);
+    for line in text(&output.stdout).lines() {
+        assert!(line.starts_with('<') && line[9..].starts_with("> lab 7:  "), "{line}");
+    }
+    let (_, report) = server.finish();
+    let titled = report.lines().filter(|line| line.starts_with("lab 7:  ")).count();
+    assert!(titled >= 5, "{report}");
+}
+
+#[test]
+fn the_servers_report_comes_to_the_client() {
+    let port = free_port();
+    let server = Server::start(port, &["-1", "-V"]);
+    let output = client(port, &["-t", "0.5", "-i", "0.2", "-b", "1M", "--get-server-output"]);
+    let report = text(&output.stdout);
+    assert!(output.status.success(), "{report}");
+    let (_, far) = server.finish();
+    let copied = report.split("Server output:\n").nth(1).unwrap();
+    let tail = &far[far.find("Accepted connection").unwrap()..];
+    assert_eq!(copied, tail);
+    assert!(tail.contains("CPU Utilization"), "{tail}");
+}
+
+#[test]
+fn a_sender_that_stands_still_is_given_up() {
+    let port = free_port();
+    let server = Server::start(port, &["-1", "--rcv-timeout", "500"]);
+    let mut client = Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "30", "-b", "10M"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    signal("STOP", client.id());
+    let (code, report) = server.finish();
+    assert_eq!(code, 1, "{report}");
+    client.kill().unwrap();
+    client.wait().unwrap();
+}
+
+#[test]
+fn an_idle_server_ends() {
+    let port = free_port();
+    let (code, _) = Server::start(port, &["--idle-timeout", "300ms"]).finish();
+    assert_eq!(code, 0);
+    let (code, _) = Server::start(port, &["--idle-timeout", "0.3", "-1"]).finish();
+    assert_eq!(code, 1, "it was to serve one");
+}
+
+#[test]
+fn a_server_may_limit_what_is_asked_for() {
+    let port = free_port();
+    let _server = Server::start(port, &["--server-bitrate-limit", "5M", "-m", "brtp"]);
+    let refused = client(port, &["-t", "0.3"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("-b"), "{}", text(&refused.stderr));
+    assert!(client(port, &["-t", "0.3", "-b", "2M", "-P", "2"]).status.success());
+}
+
+#[test]
+fn an_interrupt_ends_a_client_in_order_and_the_server_goes_on() {
+    let scratch = Scratch::new("interrupt");
+    let port = free_port();
+    let _server = Server::start(port, &["--pidfile", &scratch.path("pid")]);
+    eventually("the server has written its number", || {
+        fs::read_to_string(scratch.path("pid")).is_ok_and(|text| text.trim().parse::<u32>().is_ok())
+    });
+    let mut client_process = Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "60"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    signal("INT", client_process.id());
+    // Not when its minute is over.
+    eventually("it ends", || client_process.try_wait().unwrap().is_some());
+    let output = client_process.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());
+}
+
+#[test]
+fn manual_and_completions_are_printed() {
+    for (what, word) in
+        [("man", ".TH"), ("bash", "complete"), ("zsh", "#compdef"), ("fish", "complete")]
+    {
+        let output = Command::new(PROGRAM).args(["--generate", what]).output().unwrap();
+        assert!(output.status.success());
+        assert!(text(&output.stdout).contains(word), "{what}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Servers, clients and directories of the tests.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_bats_iperf");
+
+/// Two free neighbouring ports; the higher one is the data's.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    for _ in 0..1_000 {
+        let step = NEXT.fetch_add(2, Ordering::Relaxed);
+        let base = 20_000 + (std::process::id() % 5_000) as u16 * 4;
+        let port = base.wrapping_add(step).clamp(10_000, 60_000);
+        let free = |port: u16| UdpSocket::bind(("127.0.0.1", port)).is_ok();
+        if free(port - 1) && free(port) {
+            return port;
+        }
+    }
+    panic!("no two free ports");
+}
+
+/// A server that listens; ended when dropped.
+pub(crate) struct Server {
+    child: Child,
+    lines: Vec<String>,
+}
+
+impl Server {
+    pub(crate) fn start(port: u16, options: &[&str]) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .args(["-s", "-p", &port.to_string()])
+            .args(if options.contains(&"-I") { &[][..] } else { &["-I", "lo"] })
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The fingerprint is the last thing that it says before it serves.
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert!(errors.read_line(&mut line).unwrap() > 0, "the server ended: {lines:?}");
+            lines.push(line.trim().to_owned());
+            if lines.last().unwrap().starts_with("certificate fingerprint") {
+                break;
+            }
+        }
+        // Drained, so that the server never waits for us.
+        std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
+        Self { child, lines }
+    }
+
+    pub(crate) fn fingerprint(&self) -> &str {
+        self.lines.last().unwrap().rsplit(' ').next().unwrap()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the end of a server that was started with `-1`.
+    pub(crate) fn finish(mut self) -> (i32, String) {
+        let mut output = String::new();
+        std::io::Read::read_to_string(&mut self.child.stdout.take().unwrap(), &mut output).unwrap();
+        (self.child.wait().unwrap().code().unwrap(), output)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn client(port: u16, options: &[&str]) -> Output {
+    Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string()])
+        .args(options)
+        .output()
+        .unwrap()
+}
+
+pub(crate) fn text(octets: &[u8]) -> String {
+    String::from_utf8_lossy(octets).into_owned()
+}
+
+/// A directory that goes away.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("bats-iperf-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("in")).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Sends a signal to a process of ours.
+pub(crate) fn signal(name: &str, process: u32) {
+    let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+/// Waits until something is so.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..1_500 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{what}");
+}
+
+/// Octets without a pattern.
+pub(crate) fn noise(size: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    (0..size)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
