@@ -1,7 +1,7 @@
 //! Where the report goes: standard output, a file if asked for, and the other side if it asks.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::cli::Options;
 use crate::clock::Clock;
 use crate::control::{MAX_OUTPUT, printable};
+use crate::sentence;
 
 /// What is written to standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub(crate) struct Console {
     /// The JSON document was printed: a second one would make both unreadable.
     has_document: AtomicBool,
     clock: Clock,
+    /// The first write that failed for another reason than a reader that has gone.
+    lost: Mutex<Option<io::Error>>,
 }
 
 fn open_log(path: &Path) -> Result<File> {
@@ -72,6 +75,7 @@ impl Console {
             has_report: options.report.is_some(),
             has_document: AtomicBool::new(false),
             clock: Clock::start(),
+            lost: Mutex::new(None),
         }))
     }
 
@@ -89,7 +93,7 @@ impl Console {
                 }
             }
             // The old one goes on.
-            Err(error) => self.note(&format!("bats_iperf: {error:#}")),
+            Err(error) => self.note(&format!("bats_iperf: {}", sentence::of(&error))),
         }
     }
 
@@ -130,10 +134,25 @@ impl Console {
     fn write(&self, text: &str) {
         // A reader that has gone (`| head`) is no reason to end the test.
         let mut out = std::io::stdout().lock();
-        let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+        self.keep_error(writeln!(out, "{text}").and_then(|()| out.flush()));
         if let Some(Ok(mut log)) = self.log.as_ref().map(|(_, log)| log.lock()) {
-            let _ = writeln!(log, "{text}");
+            self.keep_error(writeln!(log, "{text}"));
         }
+    }
+
+    fn keep_error(&self, written: io::Result<()>) {
+        if let Err(error) = written
+            && error.kind() != io::ErrorKind::BrokenPipe
+            && let Ok(mut lost) = self.lost.lock()
+        {
+            lost.get_or_insert(error);
+        }
+    }
+
+    /// Why part of the report was lost, if it was.
+    pub(crate) fn take_lost(&self) -> Option<anyhow::Error> {
+        let error = self.lost.lock().ok()?.take()?;
+        Some(anyhow::Error::new(error).context("cannot write the report"))
     }
 }
 

@@ -18,6 +18,7 @@ mod processor;
 mod receiver;
 mod report;
 mod sender;
+mod sentence;
 mod server;
 mod signals;
 mod test;
@@ -47,9 +48,12 @@ fn main() -> ExitCode {
         _ => server::run(&options, &console),
     });
     match result {
-        Ok(code) => code,
+        Ok(code) => match console.take_lost() {
+            Some(error) => failed(&error),
+            None => code,
+        },
         Err(error) => {
-            console.error(&format!("{error:#}"));
+            console.error(&sentence::of(&error));
             failed(&error)
         }
     }
@@ -57,6 +61,6 @@ fn main() -> ExitCode {
 
 fn failed(error: &anyhow::Error) -> ExitCode {
     // Nothing can be done where even this cannot be written.
-    let _ = writeln!(std::io::stderr(), "bats_iperf: error - {error:#}");
+    let _ = writeln!(std::io::stderr(), "bats_iperf: error - {}", sentence::of(error));
     ExitCode::FAILURE
 }

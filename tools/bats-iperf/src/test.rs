@@ -17,6 +17,7 @@ use crate::processor::Processor;
 use crate::receiver::{self, Reception};
 use crate::report::{Side, json, text};
 use crate::sender::{self, Budget, Pace};
+use crate::sentence;
 use crate::transport::Transport;
 
 /// How long a test may take beyond its time: what a sender has sent must arrive.
@@ -164,7 +165,7 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
         .map(|((ended, pipe), (meter, side))| {
             one_way.merge(&ended.one_way);
             round_trip.merge(&ended.round_trip);
-            let error = ended.result.err().map(|error| format!("{error:#}"));
+            let error = ended.result.err().map(|error| sentence::of(&error));
             // What a sender does after the time is to wait.
             let end = match (side, plan.pace.time) {
                 (Side::Sender, Some(time)) => ended.at.min(time),

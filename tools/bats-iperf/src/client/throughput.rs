@@ -17,6 +17,7 @@ use crate::control::{
 use crate::report::json::{self, About};
 use crate::report::{html, text};
 use crate::sender::{self, Pace};
+use crate::sentence;
 use crate::test::{self, Outcome, Plan};
 
 /// What streams send where times are measured and no rate was asked for.
@@ -168,12 +169,14 @@ impl Client<'_> {
         let remote =
             control::send(control, &summary).and_then(|()| receive_summary(control, PATIENCE));
         if let Err(error) = &remote {
-            output.note(&format!("no summary from the server: {error:#}"));
+            output.note(&format!("no summary from the server: {}", sentence::of(error)));
         }
         let remote = remote.ok();
         let far_output = match about.request.wants_output && remote.is_some() {
             true => control::receive_output(control)
-                .map_err(|error| output.note(&format!("no report from the server: {error:#}")))
+                .map_err(|error| {
+                    output.note(&format!("no report from the server: {}", sentence::of(&error)))
+                })
                 .ok(),
             false => None,
         };

@@ -10,6 +10,7 @@ use crate::console::Output;
 use crate::control::{self, Carrier, Request, Work};
 use crate::files::{self, Outgoing};
 use crate::report::json::{self, About};
+use crate::sentence;
 
 impl Client<'_> {
     pub(super) fn transfer(&self, output: &Output, set: Outgoing) -> Result<ExitCode> {
@@ -39,7 +40,9 @@ impl Client<'_> {
         let seconds = clock.elapsed().as_secs_f64();
         let server_output = match about.request.wants_output {
             true => control::receive_output(&control)
-                .map_err(|error| output.note(&format!("no report from the server: {error:#}")))
+                .map_err(|error| {
+                    output.note(&format!("no report from the server: {}", sentence::of(&error)))
+                })
                 .ok(),
             false => None,
         };

@@ -17,6 +17,7 @@ use openbats::{Connection, Endpoint, Identity, ServerOptions, StartError, Transp
 use crate::cli::Options;
 use crate::console::{Console, Output};
 use crate::report::text;
+use crate::sentence;
 use crate::{control, signals};
 use registry::Registry;
 
@@ -150,9 +151,9 @@ impl Server {
     fn session(&self, control: &Connection) -> bool {
         let result = self.tests(control);
         if let Err(error) = &result {
-            self.console.note(&format!("bats_iperf: error - {error:#}"));
+            self.console.note(&format!("bats_iperf: error - {}", sentence::of(error)));
             if self.options.one_off {
-                self.console.error(&format!("{error:#}"));
+                self.console.error(&sentence::of(error));
             }
             control.close(1, "the test failed");
         }

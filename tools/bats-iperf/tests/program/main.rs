@@ -190,3 +190,21 @@ fn a_client_that_vanishes_does_not_end_the_server() {
     assert!(client(port, &["-t", "0.3", "-b", "10"]).status.success());
     drop(server);
 }
+
+#[test]
+fn a_report_that_cannot_be_written_is_a_failure() {
+    let port = free_port();
+    let _server = Server::start(port, &[]);
+    for format in [&["-J"][..], &[]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(PROGRAM)
+            .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "0.3"])
+            .args(format)
+            .stdout(full)
+            .output()
+            .unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains("cannot write the report: No space left"), "{errors}");
+    }
+}

@@ -52,8 +52,20 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
             if let Err(reason) = refused {
                 eprintln!("{reason:#}");
             }
-            eprintln!("running in the simulator: BRTP only, in virtual time");
-            simulator::run(&link, options.seconds)?
+            if !options.protocols.contains(&Protocol::Brtp) {
+                bail!("the simulator has BRTP only: kernel TCP needs the lab (see batslab doctor)");
+            }
+            eprintln!("running in the simulator: BRTP in virtual time; kernel TCP needs the lab");
+            let figures = simulator::run(&link, options.seconds, options.file_mib)?;
+            if let Some(file) = figures.file.filter(|_| !options.json) {
+                outln!(
+                    "a file of {} MiB arrived unchanged after {:.2} s: {} Mbit/s",
+                    file.bytes >> 20,
+                    file.seconds,
+                    megabits(file.bits_per_second())
+                );
+            }
+            figures
         }
     };
     if options.json {

@@ -7,8 +7,9 @@ use bats_netem::LinkConfig;
 use bats_proto::TransportConfig;
 use bats_sim::matrix::FRAME_OVERHEAD;
 use bats_sim::transfer::{Sample as Moment, Transfer};
+use bats_types::Timestamp;
 
-use super::figures::{Figures, Run, Sample};
+use super::figures::{Figures, FileRun, Processors, Run, Sample};
 use crate::emulator::wire;
 use crate::settings::{Direction, Link};
 
@@ -17,12 +18,16 @@ const MESSAGE: usize = 16 << 10;
 /// So that the same link gives the same figures.
 const SEED: u64 = 1;
 
-/// Runs BRTP over `link` in the simulator.
+/// Longest time that a file may take, in virtual seconds.
+const FILE_PATIENCE: u64 = 3_600;
+
+/// Runs BRTP over `link` in the simulator: a file of `file_mib` MiB if that is not 0, of which every
+/// octet is compared with what was sent, then as much as goes for `seconds`.
 ///
 /// # Errors
-/// Where no connection comes about.
-pub(super) fn run(link: &Link, seconds: u64) -> Result<Figures> {
-    let outcome = Transfer {
+/// Where no connection comes about, or the file does not get through.
+pub(super) fn run(link: &Link, seconds: u64, file_mib: u64) -> Result<Figures> {
+    let transfer = Transfer {
         up: direction(link, &link.forward),
         down: direction(link, &link.backward),
         transport: TransportConfig::default(),
@@ -31,12 +36,14 @@ pub(super) fn run(link: &Link, seconds: u64) -> Result<Figures> {
         duration: Duration::from_secs(seconds),
         changes: Vec::new(),
         seed: SEED,
-    }
-    .run();
+    };
+    let file = if file_mib > 0 { Some(send_file(&transfer, file_mib << 20)?) } else { None };
+    let outcome = transfer.run();
     if outcome.established.is_none() {
         bail!("no connection came about over this link in 20 simulated seconds");
     }
     let mut figures = Figures::new(*link, seconds, true);
+    figures.file = file;
     figures.runs.push(Run {
         name: "BRTP",
         with: "bats-sim",
@@ -45,6 +52,17 @@ pub(super) fn run(link: &Link, seconds: u64) -> Result<Figures> {
     });
     figures.versions.push(("batslab".to_owned(), env!("CARGO_PKG_VERSION").to_owned()));
     Ok(figures)
+}
+
+fn send_file(transfer: &Transfer, bytes: u64) -> Result<FileRun> {
+    let duration = Duration::from_secs(FILE_PATIENCE);
+    let outcome = Transfer { total_bytes: Some(bytes), duration, ..transfer.clone() }.run();
+    let (Some(_), Some(finished)) = (outcome.established, outcome.finished) else {
+        bail!("the file did not get over this link in {FILE_PATIENCE} simulated seconds");
+    };
+    // As in the lab, from the start of the client on.
+    let seconds = (finished - Timestamp::ZERO).as_secs_f64();
+    Ok(FileRun { bytes: outcome.bytes, seconds, processors: Processors::default() })
 }
 
 /// The simulator hands UDP payload to the link: the headers count for the rate all the same.
@@ -85,7 +103,10 @@ mod tests {
             queue: Queue::Bdp(1.0),
             ..Direction::default()
         };
-        let figures = run(&Link { forward: one, backward: one }, 3).unwrap();
+        let figures = run(&Link { forward: one, backward: one }, 3, 1).unwrap();
+        let file = figures.file.unwrap();
+        assert_eq!(file.bytes, 1 << 20);
+        assert!(file.seconds > 0.4 && file.seconds < 3.0, "{} s", file.seconds);
         let run = &figures.runs[0];
         assert!((2..=4).contains(&run.samples.len()), "{:?}", run.samples);
         let average = run.average();

@@ -43,7 +43,7 @@ pub(crate) fn run(home: &Home, options: &WitnessOptions) -> Result<ExitCode> {
                 Stage { own: OwnLab::build(home, &plan)?, seconds: options.seconds, quiet: true };
             let seen = brtp::run(&stage, &iperf)?;
             drop(stage);
-            let simulated = simulator::run(&link, options.seconds)?;
+            let simulated = simulator::run(&link, options.seconds, 0)?;
             let computed = simulated.runs.first().context("the simulator gave no run")?;
             let (from, to) = simulated.steady();
             let (lab, virtual_time) = (seen.between(from, to), computed.between(from, to));
