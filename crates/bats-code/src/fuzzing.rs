@@ -11,6 +11,8 @@ use crate::stream::{
     Columns, DecoderConfig, Outcome, StreamDecoder, StreamEncoder, Window, coefficients,
 };
 
+pub mod rfc;
+
 /// Symbols of a run.
 pub const SYMBOLS: usize = 96;
 const MAX_SYMBOL_SIZE: usize = 150;

@@ -84,7 +84,7 @@ pub fn inv(a: u8) -> u8 {
 
 /// For each factor the 8 x 8 bit matrix of "multiply by it" in the layout of `gf2p8affineqb`: byte
 /// 7 - i of the word is the mask of input bits whose parity is output bit i.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "used by the x86 kernels"))]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(crate) static AFFINE: [u64; 256] = {
     let mut table = [0u64; 256];
     let mut factor = 0;
@@ -109,7 +109,10 @@ pub(crate) static AFFINE: [u64; 256] = {
 };
 
 /// For each factor its products with the 16 low nibbles, then with the 16 high nibbles.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "used by the x86 kernels"))]
+#[cfg(any(
+    all(target_arch = "x86_64", target_feature = "sse2"),
+    all(target_arch = "aarch64", target_feature = "neon")
+))]
 pub(crate) static NIBBLES: [[u8; 32]; 256] = {
     let mut table = [[0u8; 32]; 256];
     let mut factor = 0;

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use crate::BATCH_SIZE;
 use crate::gf256;
-use crate::kernel::Kernel;
-use crate::rows::{AlignedRow, RowPool, padded_length};
+use crate::kernel::{Kernel, Mode};
+use crate::rows::{ALIGNMENT, AlignedRow, RowPool};
 use crate::stream::coefficients;
 
 /// A coefficient vector: the packet is `sum of vector[i] * coded packet i` of the batch.
@@ -44,12 +44,17 @@ impl core::fmt::Display for RecodeError {
 
 impl core::error::Error for RecodeError {}
 
+/// A coefficient vector, zero-padded to what the kernels work on.
+#[derive(Debug)]
+#[repr(align(64))]
+struct PaddedVector([u8; ALIGNMENT]);
+
 /// The received packets of one batch: at most M, linearly independent.
 #[derive(Debug)]
 pub struct Recoder {
     kernel: Kernel,
     max_payload: usize,
-    vectors: Vec<CoefficientVector>,
+    vectors: Vec<PaddedVector>,
     payloads: Vec<AlignedRow>,
     /// For each pivot the vector of the echelon form that begins there with 1.
     echelon: [Option<CoefficientVector>; BATCH_SIZE],
@@ -83,7 +88,9 @@ impl Recoder {
         if payload.is_empty() || payload.len() > self.max_payload || !self.raise_rank(*vector) {
             return false;
         }
-        self.vectors.push(*vector);
+        let mut padded = PaddedVector([0; ALIGNMENT]);
+        padded.0[..BATCH_SIZE].copy_from_slice(vector);
+        self.vectors.push(padded);
         let row = self.pool.copy_of(payload);
         self.payloads.push(row);
         true
@@ -119,7 +126,8 @@ impl Recoder {
 
     /// The packets held, as received: systematic recoding sends these first.
     pub fn received(&self) -> impl Iterator<Item = (&CoefficientVector, &[u8])> {
-        self.vectors.iter().zip(self.payloads.iter().map(AlignedRow::as_slice))
+        let vectors = self.vectors.iter().filter_map(|padded| padded.0.first_chunk());
+        vectors.zip(self.payloads.iter().map(AlignedRow::as_slice))
     }
 
     /// Forgets all packets, for the next batch.
@@ -137,7 +145,7 @@ impl Recoder {
     /// # Errors
     /// See [`RecodeError`].
     pub fn recode(
-        &mut self,
+        &self,
         combination: &[u8],
         vector: &mut CoefficientVector,
         payload: &mut [u8],
@@ -152,18 +160,29 @@ impl Recoder {
         if payload.len() < len {
             return Err(RecodeError::OutputSize);
         }
-        *vector = [0; BATCH_SIZE];
-        for (received, &factor) in self.vectors.iter().zip(combination) {
-            for (x, &y) in vector.iter_mut().zip(received) {
-                *x ^= gf256::mul(factor, y);
-            }
+        let count = self.rank();
+        let mut rows: [&[u8]; BATCH_SIZE] = [&[]; BATCH_SIZE];
+        for (row, received) in rows.iter_mut().zip(&self.vectors) {
+            *row = &received.0;
         }
-        let mut sum = self.pool.take(len);
-        let rows: Vec<&[u8]> = self.payloads.iter().map(AlignedRow::padded).collect();
-        let output = &mut [sum.padded_mut()];
-        self.kernel.product_ragged(combination, &rows, output, padded_length(len));
-        payload[..len].copy_from_slice(sum.as_slice());
-        self.pool.give(sum);
+        let mut sum = PaddedVector([0; ALIGNMENT]);
+        let kernel = self.kernel;
+        kernel.product(combination, &rows[..count], &mut [&mut sum.0], ALIGNMENT, Mode::Overwrite);
+        vector.copy_from_slice(&sum.0[..BATCH_SIZE]);
+
+        // Whole vectors go straight to the caller's buffer, which has no padding for the rest.
+        let whole = len - len % ALIGNMENT;
+        for (row, received) in rows.iter_mut().zip(&self.payloads) {
+            *row = received.padded();
+        }
+        kernel.product_ragged(combination, &rows[..count], &mut [&mut *payload], whole);
+        if whole < len {
+            for row in &mut rows[..count] {
+                *row = row.get(whole..).unwrap_or(&[]);
+            }
+            kernel.product_ragged(combination, &rows[..count], &mut [&mut sum.0], ALIGNMENT);
+            payload[whole..len].copy_from_slice(&sum.0[..len - whole]);
+        }
         Ok(len)
     }
 
@@ -173,7 +192,7 @@ impl Recoder {
     /// # Errors
     /// See [`RecodeError`].
     pub fn recode_random(
-        &mut self,
+        &self,
         seed: u64,
         draw: u32,
         vector: &mut CoefficientVector,

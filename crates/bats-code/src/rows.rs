@@ -47,7 +47,10 @@ impl AlignedRow {
         debug_assert!(len <= self.capacity());
         self.len = len as u32;
         let start = self.start as usize;
-        self.buffer[start + len..start + padded_length(len)].fill(0);
+        let padded = padded_length(len);
+        if padded > len {
+            self.buffer[start + len..start + padded].fill(0);
+        }
     }
 
     /// The symbol.

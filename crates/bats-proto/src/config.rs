@@ -53,8 +53,10 @@ pub struct TransportConfig {
     /// Largest message in bytes that this end accepts, at most 64 MiB and half of
     /// `receive_budget`.
     pub max_message_size: usize,
-    /// Memory in bytes for unacknowledged and queued data of this end. Progress needs a window of
-    /// 512 symbols (0.7 MiB at an MTU of 1500), which is used even if the budget is less.
+    /// Most memory in bytes for unacknowledged and queued data of this end. Within it the send
+    /// window follows the congestion window: at least three bandwidth-delay products, at least
+    /// 4 MiB. Progress needs a window of 512 symbols (0.7 MiB at an MTU of 1500), which is used
+    /// even if the budget is less.
     pub send_budget: usize,
     /// Memory in bytes for received data that the application has not taken; the credit given to
     /// the peer never promises more. Less than four windows (3 MiB) counts as that.
@@ -105,8 +107,14 @@ impl core::fmt::Debug for Identity {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PeerTrust {
-    /// Certificate authorities, DER; the server's name is checked.
-    Authorities(Vec<Vec<u8>>),
+    /// Certificate authorities; the server's name is checked, and that its certificate is valid
+    /// now.
+    Authorities {
+        /// Their certificates, DER.
+        certificates: Vec<Vec<u8>>,
+        /// The time since 1970 that counts as now: like all time it comes from outside.
+        unix_time: Duration,
+    },
     /// SHA-256 fingerprints of the peer's end-entity certificate.
     Fingerprints(Vec<[u8; 32]>),
     /// Anyone. Encrypted, but an active attacker can sit in the middle.

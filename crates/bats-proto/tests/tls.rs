@@ -107,6 +107,9 @@ fn server(retry_threshold: usize) -> (ServerConfig, [u8; 32]) {
     (ServerConfig { identity, transport, retry_threshold, max_connections: 10 }, print)
 }
 
+/// The year 2026.
+const NOW: Duration = Duration::from_secs(1_790_000_000);
+
 fn connect(pair: &mut Pair, trust: PeerTrust) -> ConnectionHandle {
     let transport = Arc::new(transport());
     let config = ClientConfig { trust, identity: None, transport };
@@ -120,7 +123,7 @@ fn the_right_certificate_is_accepted_and_data_flows_through_key_updates() {
     for trust in [
         PeerTrust::Fingerprints(vec![print]),
         PeerTrust::DangerousAcceptAny,
-        PeerTrust::Authorities(vec![authority]),
+        PeerTrust::Authorities { certificates: vec![authority], unix_time: NOW },
     ] {
         let mut pair = Pair::new(config.clone());
         let client = connect(&mut pair, trust.clone());
@@ -152,6 +155,23 @@ fn the_wrong_certificate_ends_the_handshake_on_both_sides() {
     });
     assert!(closed, "{:?}", pair.events);
     assert_eq!(pair.happened(SERVER, &Event::Accepted), None);
+}
+
+/// Time is an argument: the same certificate is refused outside of its days.
+#[test]
+fn a_certificate_is_judged_at_the_time_told() {
+    let (config, _) = server(1_000);
+    let certificates = vec![config.identity.certificate_chain[0].clone()];
+    // Certificates made here are valid from 1975 to 4096.
+    for unix_time in [Duration::ZERO, Duration::from_secs(70_000_000_000)] {
+        let mut pair = Pair::new(config.clone());
+        connect(
+            &mut pair,
+            PeerTrust::Authorities { certificates: certificates.clone(), unix_time },
+        );
+        pair.run(Duration::from_secs(1), |_, _| false);
+        assert_eq!(pair.happened(CLIENT, &Event::Connected), None, "{unix_time:?}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 pub mod capture;
 pub mod delays;
+pub mod flows;
 pub mod matrix;
 pub mod network;
 pub mod record;

@@ -4,7 +4,7 @@
 mod table;
 
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,7 +74,7 @@ struct Common {
     /// Rate in Mbit/s of frames
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
-    /// Queue in bandwidth-delay products
+    /// Queue in bandwidth-delay products, at least two full frames
     #[arg(long, default_value_t = 1.0)]
     queue: f64,
     /// Length of a cell's run in seconds
@@ -95,7 +95,7 @@ fn in_range(name: &str, value: f64, low: f64, high: f64) -> Result<f64, String> 
 
 impl Common {
     fn cell(&self, loss: f64, delay: f64) -> Result<Cell, String> {
-        let delay = in_range("delay", delay, 0.0, 60_000.0)?;
+        let delay = in_range("delay", delay, 0.01, 5_000.0)?;
         Ok(Cell {
             loss: in_range("loss", loss, 0.0, 99.0)? / 100.0,
             delay: Duration::from_secs_f64(delay / 1e3),
@@ -105,6 +105,19 @@ impl Common {
             seed: self.seed,
         })
     }
+}
+
+/// Why nothing came of it.
+enum Failure {
+    /// An option is out of its range.
+    Usage(String),
+    /// Output cannot be written.
+    Io(io::Error),
+}
+
+/// Prints a line.
+fn say(line: &str) -> Result<(), Failure> {
+    writeln!(io::stdout(), "{line}").map_err(Failure::Io)
 }
 
 /// Runs all cells on all cores; results in the order of the cells.
@@ -130,49 +143,54 @@ fn run_all(cells: &[Cell], done: impl Fn(&Figures) + Sync) -> Vec<Figures> {
     results.into_iter().flatten().collect()
 }
 
-fn matrix(arguments: &Matrix) -> Result<(), String> {
+fn matrix(arguments: &Matrix) -> Result<(), Failure> {
     let losses = arguments.loss.iter();
     let pairs = losses.flat_map(|&loss| arguments.delay.iter().map(move |&delay| (loss, delay)));
-    let cells: Vec<Cell> =
-        pairs.map(|(loss, delay)| arguments.common.cell(loss, delay)).collect::<Result<_, _>>()?;
+    let cells: Vec<Cell> = pairs
+        .map(|(loss, delay)| arguments.common.cell(loss, delay))
+        .collect::<Result<_, _>>()
+        .map_err(Failure::Usage)?;
     let figures = run_all(&cells, |_| {
         if !arguments.json {
             eprint!(".");
         }
     });
     if arguments.json {
-        let text = serde_json::to_string_pretty(&figures).map_err(|error| error.to_string())?;
-        println!("{text}");
-        return Ok(());
+        let text =
+            serde_json::to_string_pretty(&figures).map_err(|error| Failure::Io(error.into()))?;
+        return say(&text);
     }
     eprintln!();
-    println!("{}", table::HEADER);
-    figures.iter().for_each(|figures| println!("{}", table::line(figures)));
-    Ok(())
+    say(table::HEADER)?;
+    figures.iter().try_for_each(|figures| say(&table::line(figures)))
 }
 
-fn run(arguments: &Run) -> Result<(), String> {
-    let cell = arguments.common.cell(arguments.loss, arguments.delay)?;
+fn run(arguments: &Run) -> Result<(), Failure> {
+    let cell = arguments.common.cell(arguments.loss, arguments.delay).map_err(Failure::Usage)?;
     let mut recorder = Recorder::tracing();
     let path = arguments.pcap.as_deref();
-    let at = |error: io::Error| format!("{}: {error}", path.unwrap_or(Path::new("")).display());
+    let at = |error: io::Error| {
+        let path = path.unwrap_or(Path::new("")).display();
+        Failure::Io(io::Error::new(error.kind(), format!("{path}: {error}")))
+    };
     if let Some(path) = path {
         let file = BufWriter::new(File::create(path).map_err(at)?);
         recorder.capture = Some(Capture::new(Box::new(file), arguments.pcap_packets).map_err(at)?);
     }
     let (figures, outcome) = cell.run_recorded(&mut recorder);
-    table::print_samples(&outcome);
-    println!("{}\n{}", table::HEADER, table::line(&figures));
-    println!("closed: {:?}, receiver: {:#?}", outcome.closed, outcome.receiver);
+    table::samples(&outcome).iter().try_for_each(|line| say(line))?;
+    say(&format!("{}\n{}", table::HEADER, table::line(&figures)))?;
+    say(&format!("closed: {:?}, receiver: {:#?}", outcome.closed, outcome.receiver))?;
     if let Some(sample) = outcome.samples.last() {
-        println!("sender: {:#?}", sample.sender);
+        say(&format!("sender: {:#?}", sample.sender))?;
     }
     if let Some(capture) = recorder.capture {
         let datagrams = capture.finish().map_err(at)?;
-        println!("capture: {datagrams} datagrams in {}", path.unwrap_or(Path::new("")).display());
+        let path = path.unwrap_or(Path::new("")).display();
+        say(&format!("capture: {datagrams} datagrams in {path}"))?;
     }
     if let Some(trace) = recorder.trace {
-        println!("trace: {} over {} events", trace.hash(), trace.events());
+        say(&format!("trace: {} over {} events", trace.hash(), trace.events()))?;
     }
     Ok(())
 }
@@ -184,9 +202,15 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+        Err(Failure::Usage(error)) => {
             eprintln!("bats-sim: {error}");
             ExitCode::from(2)
+        }
+        // Whoever closed the pipe knows.
+        Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        Err(Failure::Io(error)) => {
+            eprintln!("bats-sim: {error}");
+            ExitCode::FAILURE
         }
     }
 }

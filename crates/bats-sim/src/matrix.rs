@@ -74,13 +74,16 @@ pub struct Figures {
     pub network_delay_p99_ms: Option<f64>,
 }
 
+/// Octets of the shortest queue: two full frames, one that is being sent and one that waits.
+const LEAST_QUEUE: usize = 2 * 1_514;
+
 impl Cell {
     /// The link of one direction.
     pub fn link(&self) -> LinkConfig {
         let queue = LinkConfig::queue_for(self.rate_bps, self.delay * 2, self.queue);
         LinkConfig {
             rate_bps: Some(self.rate_bps),
-            queue_bytes: Some(queue.max(100 * 1_514)),
+            queue_bytes: Some(queue.max(LEAST_QUEUE)),
             delay: self.delay,
             loss: if self.loss > 0.0 { Loss::Iid(self.loss) } else { Loss::None },
             frame_overhead: FRAME_OVERHEAD,

@@ -47,16 +47,16 @@ pub(crate) fn line(figures: &Figures) -> String {
 }
 
 /// The sender's state over time, every fifth sample.
-pub(crate) fn print_samples(outcome: &Outcome) {
-    println!(
+pub(crate) fn samples(outcome: &Outcome) -> Vec<String> {
+    let mut lines = vec![String::from(
         "time s  state        goodput  pacing  delivery  cwnd kB  flight kB  queue kB  queue ms  \
-         loss  drops"
-    );
+         loss  drops",
+    )];
     let mut last = (0.0, 0);
     for sample in outcome.samples.iter().step_by(5) {
         let time = sample.time.as_secs_f64();
         let elapsed = (time - last.0).max(1e-9);
-        println!(
+        lines.push(format!(
             "{:6.2}  {:10} {:9.1} {:7.1} {:9.1} {:8} {:10} {:9} {:9.2} {:5.3} {:6}",
             time,
             sample.sender.controller_state,
@@ -69,7 +69,8 @@ pub(crate) fn print_samples(outcome: &Outcome) {
             sample.sender.queue_delay.as_secs_f64() * 1e3,
             sample.sender.loss_estimate,
             sample.link.dropped_queue,
-        );
+        ));
         last = (time, sample.delivered);
     }
+    lines
 }

@@ -1,6 +1,6 @@
-//! The monotonic clock as the core counts it.
+//! The clocks of the system, as the core counts time.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bats_types::Timestamp;
 
@@ -22,4 +22,10 @@ impl Clock {
     pub(crate) fn now(&self) -> Timestamp {
         Timestamp::ZERO + BEGINNING + self.origin.elapsed()
     }
+}
+
+/// The time since 1970; a clock that stands before counts as 1970.
+#[expect(clippy::disallowed_methods, reason = "this is the driver's clock")]
+pub(crate) fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -135,13 +135,10 @@ impl Endpoint {
     pub async fn accept(&self) -> Result<Connection, ConnectError> {
         poll_fn(|context| {
             self.shared.call(|core, _| {
-                while let Some(handle) = core.accepted.pop_front() {
-                    if let Some(remote) = core.endpoint.remote(handle) {
-                        let shared = self.shared.clone();
-                        return Poll::Ready(Ok(Connection::new(shared, core, handle, remote)));
-                    }
-                    // It ended before anyone took it.
-                    core.slots.remove(&handle);
+                // One that has ended meanwhile still has what its peer sent.
+                if let Some((handle, remote)) = core.accepted.pop_front() {
+                    let shared = self.shared.clone();
+                    return Poll::Ready(Ok(Connection::new(shared, core, handle, remote)));
                 }
                 if core.is_shut_down || core.ended.is_some() {
                     return Poll::Ready(Err(ConnectError::EndpointClosed));

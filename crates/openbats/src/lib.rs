@@ -51,3 +51,8 @@ pub use error::{ConnectError, IdentityError, RecvError, SendError, StartError};
 pub use identity::{Fingerprint, Identity};
 pub use options::{ClientOptions, ServerOptions, Trust};
 pub use wait::{Elapsed, Wait};
+
+/// The program in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bats_proto::{ClientConfig, PeerTrust, ServerConfig, TransportConfig};
 
+use crate::clock::unix_time;
 use crate::error::IdentityError;
 use crate::identity::{Fingerprint, Identity, read_certificates};
 
@@ -31,7 +33,8 @@ impl Trust {
     /// # Errors
     /// The file cannot be read or holds no certificate.
     pub fn authorities(pem: impl AsRef<Path>) -> Result<Self, IdentityError> {
-        Ok(Self(PeerTrust::Authorities(read_certificates(pem.as_ref())?)))
+        let certificates = read_certificates(pem.as_ref())?;
+        Ok(Self(PeerTrust::Authorities { certificates, unix_time: Duration::ZERO }))
     }
 
     /// Anyone. The connection is encrypted, but an active attacker can sit in the middle.
@@ -63,7 +66,11 @@ impl ClientOptions {
     }
 
     pub(crate) fn into_config(self) -> ClientConfig {
-        ClientConfig { trust: self.trust.0, identity: None, transport: Arc::new(self.transport) }
+        let mut trust = self.trust.0;
+        if let PeerTrust::Authorities { unix_time: at, .. } = &mut trust {
+            *at = unix_time();
+        }
+        ClientConfig { trust, identity: None, transport: Arc::new(self.transport) }
     }
 }
 

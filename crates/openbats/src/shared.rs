@@ -68,13 +68,16 @@ impl Slot {
     }
 }
 
+/// Connections that wait to be accepted, ended ones among them; more are closed at once.
+const MAX_UNACCEPTED: usize = 256;
+
 /// The state under the lock.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) endpoint: bats_proto::Endpoint,
     pub(crate) slots: BTreeMap<ConnectionHandle, Slot>,
     /// Established by peers, not yet accepted by the application.
-    pub(crate) accepted: VecDeque<ConnectionHandle>,
+    pub(crate) accepted: VecDeque<(ConnectionHandle, SocketAddr)>,
     pub(crate) accepting: Wakers,
     pub(crate) idling: Wakers,
     /// Endpoints and connections that the application holds.
@@ -124,13 +127,18 @@ impl Core {
     ) {
         match event {
             Event::Accepted => {
+                if self.accepted.len() >= MAX_UNACCEPTED {
+                    self.endpoint.close(clock.now(), handle, 0, "too many wait to be accepted");
+                    return;
+                }
                 if self.is_shut_down || self.refuses_new || self.endpoints == 0 {
                     self.endpoint.close(clock.now(), handle, 0, "not accepting");
                     return;
                 }
                 let slot = Slot { established: true, is_held: true, ..Slot::default() };
                 self.slots.insert(handle, slot);
-                self.accepted.push_back(handle);
+                let Some(remote) = self.endpoint.remote(handle) else { return };
+                self.accepted.push_back((handle, remote));
                 self.accepting.drain_into(due);
             }
             Event::Closed(reason) => {
@@ -177,7 +185,7 @@ impl Core {
     /// Closes everything that the application can no longer reach.
     fn close_unreachable(&mut self, clock: &Clock) {
         if self.endpoints == 0 || self.is_shut_down {
-            while let Some(handle) = self.accepted.pop_front() {
+            while let Some((handle, _)) = self.accepted.pop_front() {
                 self.slots.remove(&handle);
                 self.endpoint.close(clock.now(), handle, 0, "not accepted");
             }

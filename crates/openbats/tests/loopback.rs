@@ -138,7 +138,8 @@ fn a_slow_reader_holds_the_sender_back_within_both_budgets() {
         }
         assert!(sent <= 40, "nobody reads, yet {sent} messages went");
         assert!(pair.near.stats().send_buffer_bytes <= 1 << 20);
-        assert!(pair.far.stats().receive_buffer_bytes <= 2 << 20);
+        // A budget below four windows counts as that.
+        assert!(pair.far.stats().receive_buffer_bytes <= 3 << 20);
     }
     for number in 0..sent {
         let received = pair.far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap();

@@ -205,6 +205,9 @@ pub(crate) struct DemoOptions {
     /// Where the report goes
     #[arg(long, default_value = "report.html")]
     pub(crate) out: PathBuf,
+    /// Write the picture of the report to this file, too (SVG)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) picture: Option<PathBuf>,
     /// Run in the simulator even where a lab can be built
     #[arg(long)]
     pub(crate) simulate: bool,

@@ -45,7 +45,7 @@ pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
         iperf3(),
     ];
     if as_json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
+        outln!("{}", serde_json::to_string_pretty(&findings)?);
     } else {
         let rows: Vec<[&str; 3]> = findings
             .iter()
@@ -58,7 +58,7 @@ pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
                 [finding.what, finding.found.as_str(), verdict]
             })
             .collect();
-        print!("{}", text::table(&["", "found", ""], &rows));
+        out!("{}", text::table(&["", "found", ""], &rows));
     }
     let works = findings.iter().all(|finding| finding.good || !finding.needed);
     Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -7,6 +7,22 @@
     reason = "the lab drives real kernels: it reads clocks and opens sockets"
 )]
 
+/// Writes to standard output; an error there is one like any other.
+macro_rules! out {
+    ($($arguments:tt)*) => {{
+        use std::io::Write as _;
+        write!(std::io::stdout(), $($arguments)*)?
+    }};
+}
+
+/// The same with an end of line.
+macro_rules! outln {
+    ($($arguments:tt)*) => {{
+        use std::io::Write as _;
+        writeln!(std::io::stdout(), $($arguments)*)?
+    }};
+}
+
 mod cli;
 mod demo;
 mod doctor;
@@ -43,7 +59,11 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("batslab: {error:#}");
+            let io = error.downcast_ref::<std::io::Error>();
+            // Whoever closed the pipe knows.
+            if io.is_none_or(|io| io.kind() != std::io::ErrorKind::BrokenPipe) {
+                eprintln!("batslab: {error:#}");
+            }
             ExitCode::FAILURE
         }
     }
@@ -103,10 +123,10 @@ fn up(home: &Home, options: &UpOptions) -> Result<()> {
     };
     let lab = lab::up(home, &plan)?;
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&described(home, &lab)?)?);
+        outln!("{}", serde_json::to_string_pretty(&described(home, &lab)?)?);
     } else {
-        print!("{}", summary(&lab));
-        println!("try: batslab exec --name {} a -- ping -c 3 b", lab.name);
+        out!("{}", summary(&lab));
+        outln!("try: batslab exec --name {} a -- ping -c 3 b", lab.name);
     }
     Ok(())
 }
@@ -167,16 +187,16 @@ fn status(home: &Home, options: &StatusOptions) -> Result<()> {
     let labs = names.iter().map(|name| home.load(name)).collect::<Result<Vec<_>>>()?;
     if options.json {
         let labs = labs.iter().map(|lab| described(home, lab)).collect::<Result<Vec<_>>>()?;
-        println!("{}", serde_json::to_string_pretty(&labs)?);
+        outln!("{}", serde_json::to_string_pretty(&labs)?);
         return Ok(());
     }
     if labs.is_empty() {
-        println!("no lab is up");
+        outln!("no lab is up");
     }
     for lab in labs {
-        print!("{}", summary(&lab));
+        out!("{}", summary(&lab));
         let hops = lab::report(home, &lab)?;
-        print!("{}", counters(&hops));
+        out!("{}", counters(&hops));
     }
     Ok(())
 }
@@ -250,14 +270,14 @@ fn verify(home: &Home, options: &VerifyOptions) -> Result<ExitCode> {
         };
         let own = OwnLab::build(home, &plan)?;
         if !options.json {
-            print!("{}", summary(&own.lab));
+            out!("{}", summary(&own.lab));
         }
         verify::measure(&own.home, &own.lab, options.packets, options.seconds, &tell)?
     };
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        outln!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        print!("{}", verify::table(&rows));
+        out!("{}", verify::table(&rows));
     }
     if !verify::good(&rows) {
         eprintln!("batslab: the lab does not do what was asked for");

@@ -1,17 +1,24 @@
-//! Matrix products over GF(256): the one primitive that all coding is made of, in the fastest form
-//! that the processor has.
+//! Matrix products over GF(256) and GF(2): the one primitive that all coding is made of, in the
+//! fastest form that the processor has.
 //!
 //! All kernels give the same octets. [`Kernel::active`] is chosen once per process; the environment
-//! variable `OPENBATS_KERNEL` forces another choice, for measurements and for tests.
+//! variable `OPENBATS_KERNEL` forces another choice, for measurements and for tests. Without the
+//! feature `std` the processor is not asked and no variable read: the best kernel among those that
+//! the program is compiled for counts.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
-use std::sync::OnceLock;
 
-use crate::rows::{ALIGNMENT, padded_length};
+use detect::{KINDS, Kind};
 
+use crate::rows::ALIGNMENT;
+
+mod detect;
+#[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+mod neon;
 mod scalar;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86;
 
 /// Name of the environment variable that forces a kernel.
@@ -24,64 +31,6 @@ pub enum Mode {
     Overwrite,
     /// `out ^= M * rows`
     Accumulate,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Scalar,
-    #[cfg(target_arch = "x86_64")]
-    Ssse3,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    #[cfg(target_arch = "x86_64")]
-    GfniAvx2,
-    #[cfg(target_arch = "x86_64")]
-    GfniAvx512,
-}
-
-/// All kinds of this architecture, slowest first.
-const KINDS: &[Kind] = &[
-    Kind::Scalar,
-    #[cfg(target_arch = "x86_64")]
-    Kind::Ssse3,
-    #[cfg(target_arch = "x86_64")]
-    Kind::Avx2,
-    #[cfg(target_arch = "x86_64")]
-    Kind::GfniAvx2,
-    #[cfg(target_arch = "x86_64")]
-    Kind::GfniAvx512,
-];
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Scalar => "scalar",
-            #[cfg(target_arch = "x86_64")]
-            Self::Ssse3 => "ssse3",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Self::GfniAvx2 => "gfni-avx2",
-            #[cfg(target_arch = "x86_64")]
-            Self::GfniAvx512 => "gfni-avx512",
-        }
-    }
-
-    fn is_supported(self) -> bool {
-        match self {
-            Self::Scalar => true,
-            #[cfg(target_arch = "x86_64")]
-            Self::Ssse3 => is_x86_feature_detected!("ssse3"),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2"),
-            #[cfg(target_arch = "x86_64")]
-            Self::GfniAvx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("gfni"),
-            #[cfg(target_arch = "x86_64")]
-            Self::GfniAvx512 => {
-                is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("gfni")
-            }
-        }
-    }
 }
 
 /// A name that is no kernel of this processor.
@@ -106,16 +55,25 @@ pub struct Kernel(Kind);
 impl Kernel {
     /// The kernel of this process: the one that `OPENBATS_KERNEL` names, else (also when that name
     /// is unknown, see [`Kernel::from_environment`]) the fastest.
+    #[cfg(feature = "std")]
     #[must_use]
     pub fn active() -> Self {
-        static ACTIVE: OnceLock<Kernel> = OnceLock::new();
+        static ACTIVE: std::sync::OnceLock<Kernel> = std::sync::OnceLock::new();
         *ACTIVE.get_or_init(|| Self::from_environment().ok().flatten().unwrap_or_else(Self::best))
+    }
+
+    /// The fastest kernel that the program is compiled for.
+    #[cfg(not(feature = "std"))]
+    #[must_use]
+    pub fn active() -> Self {
+        Self::best()
     }
 
     /// The kernel that `OPENBATS_KERNEL` names, if it is set.
     ///
     /// # Errors
     /// The variable names no kernel of this processor. Programs that start should say so.
+    #[cfg(feature = "std")]
     pub fn from_environment() -> Result<Option<Self>, UnknownKernel> {
         match std::env::var_os(ENVIRONMENT_VARIABLE) {
             None => Ok(None),
@@ -134,7 +92,8 @@ impl Kernel {
         KINDS.iter().copied().filter(|kind| kind.is_supported()).map(Self)
     }
 
-    /// The kernel of a name: `scalar`, `ssse3`, `avx2`, `gfni-avx2` or `gfni-avx512`.
+    /// The kernel of a name: `scalar`, `ssse3`, `avx2`, `avx512`, `gfni-avx2`, `gfni-avx512`, or
+    /// `neon`.
     ///
     /// # Errors
     /// The name is unknown or the processor lacks the instructions.
@@ -153,7 +112,7 @@ impl Kernel {
     /// Whether a multiply-add costs about as much as a copy (GFNI): wide windows pay.
     #[must_use]
     pub fn is_fast(self) -> bool {
-        self.name().starts_with("gfni")
+        self.0.is_fast()
     }
 
     /// `outputs[i] = sum over j of matrix[i * n + j] * rows[j]` on the first `len` octets, or the
@@ -176,17 +135,96 @@ impl Kernel {
         assert!(outputs.iter().all(|output| output.len() >= len), "an output is too short");
         match self.0 {
             Kind::Scalar => scalar::product(matrix, rows, outputs, len, mode),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(
+                all(target_arch = "x86_64", target_feature = "sse2"),
+                all(target_arch = "aarch64", target_feature = "neon")
+            ))]
             #[allow(unsafe_code, reason = "instructions that the detection found")]
             // SAFETY: a `Kernel` of a kind exists only if the processor has its instructions
             // (`available`), and the lengths were checked above.
             kind => unsafe {
+                #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+                use x86::{gfni, shuffle};
                 match kind {
                     Kind::Scalar => {}
-                    Kind::Ssse3 => x86::product_ssse3(matrix, rows, outputs, len, mode),
-                    Kind::Avx2 => x86::product_avx2(matrix, rows, outputs, len, mode),
-                    Kind::GfniAvx2 => x86::product_gfni_avx2(matrix, rows, outputs, len, mode),
-                    Kind::GfniAvx512 => x86::product_gfni_avx512(matrix, rows, outputs, len, mode),
+                    #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+                    Kind::Neon => neon::product(matrix, rows, outputs, len, mode),
+                    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+                    Kind::Ssse3 => shuffle::product_ssse3(matrix, rows, outputs, len, mode),
+                    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+                    Kind::Avx2 => shuffle::product_avx2(matrix, rows, outputs, len, mode),
+                    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+                    Kind::Avx512 => shuffle::product_avx512(matrix, rows, outputs, len, mode),
+                    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+                    Kind::GfniAvx2 => gfni::product_avx2(matrix, rows, outputs, len, mode),
+                    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+                    Kind::GfniAvx512 => gfni::product_avx512(matrix, rows, outputs, len, mode),
+                }
+            },
+        }
+    }
+
+    /// The same over GF(2): `outputs[i]` is the sum (exclusive or) of the rows `j` for which
+    /// `matrix[i * n + j]` is odd, on the first `len` octets, or that added to the outputs.
+    ///
+    /// # Panics
+    /// As [`Kernel::product`].
+    pub fn product_gf2(
+        self,
+        matrix: &[u8],
+        rows: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        len: usize,
+        mode: Mode,
+    ) {
+        assert_eq!(len % ALIGNMENT, 0, "whole vectors only");
+        assert_eq!(matrix.len(), rows.len() * outputs.len(), "matrix is outputs x rows");
+        assert!(rows.iter().all(|row| row.len() >= len), "a row is too short");
+        assert!(outputs.iter().all(|output| output.len() >= len), "an output is too short");
+        for (i, output) in outputs.iter_mut().enumerate() {
+            let line = &matrix[i * rows.len()..][..rows.len()];
+            let mut add = mode == Mode::Accumulate;
+            let mut chosen: [&[u8]; 64] = [&[]; 64];
+            let mut count = 0;
+            for (row, _) in rows.iter().zip(line).filter(|(_, factor)| *factor & 1 != 0) {
+                chosen[count] = row;
+                count += 1;
+                if count == chosen.len() {
+                    self.sum(&chosen, output, len, add);
+                    (add, count) = (true, 0);
+                }
+            }
+            if count > 0 || !add {
+                self.sum(&chosen[..count], output, len, add);
+            }
+        }
+    }
+
+    /// `output = sum of rows`, or the same added to it; lengths are checked.
+    fn sum(self, rows: &[&[u8]], output: &mut [u8], len: usize, add: bool) {
+        match self.0 {
+            Kind::Scalar => scalar::sum(rows, output, len, add),
+            #[cfg(any(
+                all(target_arch = "x86_64", target_feature = "sse2"),
+                all(target_arch = "aarch64", target_feature = "neon")
+            ))]
+            #[allow(unsafe_code, reason = "instructions that the detection found")]
+            // SAFETY: as in `product`: the kind is supported, `product_gf2` has checked the
+            // lengths. A processor with GFNI and AVX-512 (AVX2) has AVX-512 (AVX2), one of x86-64
+            // has SSE2.
+            kind => unsafe {
+                match kind {
+                    Kind::Scalar => {}
+                    #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+                    Kind::Neon => neon::sum(rows, output, len, add),
+                    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+                    Kind::Ssse3 => x86::xor::sum_sse2(rows, output, len, add),
+                    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+                    Kind::Avx2 | Kind::GfniAvx2 => x86::xor::sum_avx2(rows, output, len, add),
+                    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+                    Kind::Avx512 | Kind::GfniAvx512 => {
+                        x86::xor::sum_avx512(rows, output, len, add);
+                    }
                 }
             },
         }
@@ -233,13 +271,6 @@ impl Kernel {
             self.product(&part, &segment, &mut windows, to - from, Mode::Overwrite);
             from = to;
         }
-    }
-
-    /// `out ^= factor * row` on padded lengths (coefficients).
-    pub(crate) fn multiply_add(self, factor: u8, row: &[u8], output: &mut [u8]) {
-        let len = row.len().min(output.len());
-        debug_assert_eq!(len, padded_length(len));
-        self.product(&[factor], &[row], &mut [output], len, Mode::Accumulate);
     }
 }
 

@@ -1,7 +1,38 @@
-//! The kernel without vector instructions: also the reference for the others.
+//! The kernel without vector instructions, in 64-bit words: also the reference for the others, and
+//! the one that Miri can follow.
+//!
+//! A product is a sum of rows for each bit of the factors: `sum over k of 2^k * (sum of the rows
+//! whose factor has bit k)`, by Horner's rule. So no table is read, a row costs four additions on
+//! average, and the multiplications by 2 are eight for an output, however many rows it has.
+
+use alloc::vec::Vec;
 
 use super::Mode;
-use crate::gf256::MUL;
+
+/// Octets of an output computed at a time: the same strip of many rows stays in the first cache.
+const STRIP: usize = 256;
+const WORDS: usize = STRIP / 8;
+
+/// Multiplies each octet of a word by 2 in GF(256) with polynomial 0x11D.
+#[inline]
+fn double(word: u64) -> u64 {
+    let carries = word >> 7 & 0x0101_0101_0101_0101;
+    (word & 0x7f7f_7f7f_7f7f_7f7f) << 1 ^ carries.wrapping_mul(0x1d)
+}
+
+#[inline]
+fn add(sum: &mut [u64; WORDS], strip: &[u8]) {
+    for (word, octets) in sum.iter_mut().zip(strip.as_chunks::<8>().0) {
+        *word ^= u64::from_ne_bytes(*octets);
+    }
+}
+
+#[inline]
+fn store(sum: &[u64; WORDS], strip: &mut [u8]) {
+    for (octets, word) in strip.as_chunks_mut::<8>().0.iter_mut().zip(sum) {
+        *octets = word.to_ne_bytes();
+    }
+}
 
 /// See [`super::Kernel::product`], which has checked the lengths.
 pub(super) fn product(
@@ -11,23 +42,40 @@ pub(super) fn product(
     len: usize,
     mode: Mode,
 ) {
+    let mut chosen: [Vec<&[u8]>; 8] = Default::default();
     for (i, output) in outputs.iter_mut().enumerate() {
-        let output = &mut output[..len];
-        if mode == Mode::Overwrite {
-            output.fill(0);
+        let line = &matrix[i * rows.len()..][..rows.len()];
+        for (bit, chosen) in chosen.iter_mut().enumerate() {
+            chosen.clear();
+            let factors = line.iter().zip(rows).filter(|(factor, _)| *factor >> bit & 1 != 0);
+            chosen.extend(factors.map(|(_, row)| row));
         }
-        for (&factor, row) in matrix[i * rows.len()..].iter().zip(rows) {
-            match factor {
-                0 => {}
-                // Compiles to whole words.
-                1 => output.iter_mut().zip(&row[..len]).for_each(|(out, x)| *out ^= x),
-                _ => {
-                    let table = &MUL[factor as usize];
-                    for (out, x) in output.iter_mut().zip(&row[..len]) {
-                        *out ^= table[*x as usize];
-                    }
-                }
+        for (index, strip) in output[..len].chunks_mut(STRIP).enumerate() {
+            let from = index * STRIP;
+            let range = from..from + strip.len();
+            let mut total = [0; WORDS];
+            for chosen in chosen.iter().rev() {
+                total.iter_mut().for_each(|word| *word = double(*word));
+                chosen.iter().for_each(|row| add(&mut total, &row[range.clone()]));
             }
+            if mode == Mode::Accumulate {
+                add(&mut total, strip);
+            }
+            store(&total, strip);
         }
+    }
+}
+
+/// `output = sum of rows`, or the same added to it, on `len` octets.
+pub(super) fn sum(rows: &[&[u8]], output: &mut [u8], len: usize, accumulate: bool) {
+    for (index, strip) in output[..len].chunks_mut(STRIP).enumerate() {
+        let from = index * STRIP;
+        let range = from..from + strip.len();
+        let mut total = [0; WORDS];
+        if accumulate {
+            add(&mut total, strip);
+        }
+        rows.iter().for_each(|row| add(&mut total, &row[range.clone()]));
+        store(&total, strip);
     }
 }

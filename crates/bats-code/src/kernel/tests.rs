@@ -3,6 +3,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::gf256;
 
+/// Miri takes a thousand times as long: a part of the cases shows it every line.
+const STEP: usize = if cfg!(miri) { 85 } else { 1 };
+const CASES: u32 = if cfg!(miri) { 2 } else { 64 };
+
 fn reference(matrix: &[u8], rows: &[&[u8]], output: usize, position: usize) -> u8 {
     let line = &matrix[output * rows.len()..][..rows.len()];
     line.iter()
@@ -17,26 +21,55 @@ fn octet(a: usize, b: usize) -> u8 {
 
 #[test]
 fn every_kernel_multiplies_every_pair() {
-    let all: Vec<u8> = (0..=255).collect();
+    // 5 vectors of 64: the wide loops and the narrow rest both see every product.
+    let all: Vec<u8> = (0..320).map(|x| x as u8).collect();
+    let rotated: Vec<u8> = (0..320).map(|x| (x + 192) as u8).collect();
     for kernel in Kernel::available() {
-        for factor in 0..=255u8 {
-            let mut output = vec![0xa5u8; 256];
-            kernel.product(&[factor], &[&all], &mut [&mut output], 256, Mode::Overwrite);
-            for x in 0..=255u8 {
-                assert_eq!(output[x as usize], gf256::mul(factor, x), "{}", kernel.name());
+        for factor in (0..=255u8).step_by(STEP) {
+            for row in [&all, &rotated] {
+                let mut output = vec![0xa5u8; 320];
+                kernel.product(&[factor], &[row], &mut [&mut output], 320, Mode::Overwrite);
+                for (&x, &product) in row.iter().zip(&output) {
+                    assert_eq!(product, gf256::mul(factor, x), "{} {factor}", kernel.name());
+                }
+                kernel.product(&[factor], &[row], &mut [&mut output], 320, Mode::Accumulate);
+                assert!(output.iter().all(|&sum| sum == 0), "{} {factor}", kernel.name());
             }
-            kernel.multiply_add(factor, &all, &mut output);
-            assert!(output.iter().all(|&sum| sum == 0), "{}", kernel.name());
+        }
+    }
+}
+
+/// Every factor in every place of every block of outputs that a pass may have.
+#[test]
+fn every_factor_in_every_place_of_a_block() {
+    let rows: Vec<Vec<u8>> =
+        (0..3).map(|j| (0..192).map(|position| octet(j, position)).collect()).collect();
+    let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+    for count in (1..=9).step_by(if cfg!(miri) { 4 } else { 1 }) {
+        for step in (0..=255u8).step_by(STEP) {
+            let matrix: Vec<u8> =
+                (0..count * 3).map(|i| step.wrapping_add((i as u8).wrapping_mul(85))).collect();
+            let expected: Vec<Vec<u8>> = (0..count)
+                .map(|i| (0..192).map(|x| reference(&matrix, &rows, i, x)).collect())
+                .collect();
+            for kernel in Kernel::available() {
+                let mut outputs = vec![vec![0u8; 192]; count];
+                let mut slices: Vec<&mut [u8]> =
+                    outputs.iter_mut().map(Vec::as_mut_slice).collect();
+                kernel.product(&matrix, &rows, &mut slices, 192, Mode::Overwrite);
+                assert_eq!(outputs, expected, "{} {count} {step}", kernel.name());
+            }
         }
     }
 }
 
 #[test]
 fn more_rows_than_one_block() {
+    let count = if cfg!(miri) { 5 } else { 150 };
     let rows: Vec<Vec<u8>> =
-        (0..150).map(|j| (0..192).map(|position| octet(j, position)).collect()).collect();
+        (0..count).map(|j| (0..192).map(|position| octet(j, position)).collect()).collect();
     let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
-    let matrix: Vec<u8> = (0..9 * 150).map(|i| octet(i, 77)).collect();
+    let matrix: Vec<u8> = (0..9 * count).map(|i| octet(i, 77)).collect();
     for kernel in Kernel::available() {
         let mut outputs = vec![vec![1u8; 192]; 9];
         let mut slices: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
@@ -59,7 +92,7 @@ fn names_are_found_and_errors_list_the_choices() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(CASES))]
     #[test]
     fn kernels_agree_on_any_shape(
         blocks in prop::collection::vec(0usize..6, 0..20),
@@ -83,6 +116,51 @@ proptest! {
             for (i, result) in results.iter().enumerate() {
                 for (position, &x) in result.iter().enumerate() {
                     prop_assert_eq!(x, reference(&matrix, &rows, i, position));
+                }
+            }
+        }
+    }
+
+    /// Inputs begin anywhere, overlap each other or are the same, and outputs begin anywhere; what
+    /// lies beside the outputs stays as it was.
+    #[test]
+    fn kernels_agree_on_any_placement(
+        starts in prop::collection::vec(0usize..700, 0..70),
+        places in prop::collection::vec(0usize..70, 1..12),
+        blocks in 0usize..9,
+        accumulate in any::<bool>(),
+        binary in any::<bool>(),
+        salt in any::<u16>(),
+    ) {
+        let len = blocks * 64;
+        let salt = salt as usize;
+        let storage: Vec<u8> = (0..700 + len).map(|x| octet(x, salt)).collect();
+        let rows: Vec<&[u8]> = starts.iter().map(|&start| &storage[start..start + len]).collect();
+        let mode = if accumulate { Mode::Accumulate } else { Mode::Overwrite };
+        let matrix: Vec<u8> =
+            (0..places.len() * rows.len()).map(|i| octet(salt, i)).collect();
+        // Over GF(2) an odd entry counts as 1.
+        let factors: Vec<u8> =
+            matrix.iter().map(|&factor| if binary { factor & 1 } else { factor }).collect();
+        for kernel in Kernel::available() {
+            let mut buffers = vec![vec![0x5au8; len + 80]; places.len()];
+            let mut outputs: Vec<&mut [u8]> = buffers
+                .iter_mut()
+                .zip(&places)
+                .map(|(buffer, &place)| &mut buffer[place..place + len])
+                .collect();
+            if binary {
+                kernel.product_gf2(&matrix, &rows, &mut outputs, len, mode);
+            } else {
+                kernel.product(&matrix, &rows, &mut outputs, len, mode);
+            }
+            for (i, (buffer, &place)) in buffers.iter().zip(&places).enumerate() {
+                for (position, &x) in buffer.iter().enumerate() {
+                    let inside = (place..place + len).contains(&position);
+                    let before = if inside && !accumulate { 0 } else { 0x5a };
+                    let sum =
+                        if inside { reference(&factors, &rows, i, position - place) } else { 0 };
+                    prop_assert_eq!(x, before ^ sum, "{} at {}", kernel.name(), position);
                 }
             }
         }

@@ -52,7 +52,12 @@ pub(super) struct LinearSystem {
     data: Vec<u8>,
     width: usize,
     stride: usize,
+    /// Scratch: the line in the making.
+    scratch: Vec<u8>,
 }
+
+/// Rows of one product.
+const ROWS_AT_ONCE: usize = 16;
 
 impl LinearSystem {
     pub(super) fn columns(&self) -> &[u64] {
@@ -73,7 +78,7 @@ impl LinearSystem {
 
     /// Memory of the matrix, in octets.
     pub(super) fn bytes(&self) -> usize {
-        self.data.capacity()
+        self.data.capacity() + self.scratch.capacity()
     }
 
     /// First and last symbol among the unknowns.
@@ -181,41 +186,75 @@ impl LinearSystem {
     ) -> Result<(), Equation> {
         let number = self.equations.len();
         self.reserve(self.columns.len(), number + 1);
-        let mut line = vec![0; self.stride];
+        let mut line = core::mem::take(&mut self.scratch);
+        line.clear();
+        line.resize(self.stride, 0);
+        let inserted = self.insert_line(kernel, unknowns, &mut line);
+        self.scratch = line;
+        if !inserted {
+            return Err(equation);
+        }
+        self.equations.push(equation);
+        Ok(())
+    }
+
+    /// Makes a row of the equation that comes next; `line` is zero. Tells whether there is one.
+    fn insert_line(&mut self, kernel: Kernel, unknowns: &[(usize, u8)], line: &mut [u8]) -> bool {
+        let (columns, number) = (self.columns.len(), self.equations.len());
         for &(column, coefficient) in unknowns {
             line[column] = coefficient;
         }
         line[self.width + number] = 1;
         // The pivot columns are those of a unit matrix: all factors are known at once.
-        let factors: Vec<u8> = self.pivots.iter().map(|&pivot| line[pivot]).collect();
-        if factors.iter().any(|&factor| factor != 0) {
-            let rows: Vec<&[u8]> = self.data.chunks_exact(self.stride).collect();
-            kernel.product(&factors, &rows, &mut [&mut line], self.stride, Mode::Accumulate);
+        let mut lines = self.data.chunks_exact(self.stride);
+        for pivots in self.pivots.chunks(ROWS_AT_ONCE) {
+            let (mut factors, mut rows) = ([0; ROWS_AT_ONCE], [&[][..]; ROWS_AT_ONCE]);
+            let slots = factors.iter_mut().zip(&mut rows);
+            for ((factor, row), (&pivot, line_of_row)) in slots.zip(pivots.iter().zip(&mut lines)) {
+                *factor = line[pivot];
+                *row = line_of_row;
+            }
+            let count = pivots.len();
+            let output = &mut [&mut *line];
+            kernel.product(
+                &factors[..count],
+                &rows[..count],
+                output,
+                self.stride,
+                Mode::Accumulate,
+            );
         }
-        let Some(pivot) = line[..self.columns.len()].iter().position(|&x| x != 0) else {
-            return Err(equation);
-        };
-        scale(kernel, gf256::inv(line[pivot]), &mut line);
-        self.eliminate(kernel, pivot, &line, None);
-        self.data.extend_from_slice(&line);
+        let Some(pivot) = line[..columns].iter().position(|&x| x != 0) else { return false };
+        let inverse = gf256::inv(line[pivot]);
+        let (left, right) = line.split_at_mut(self.width);
+        scale(inverse, &mut left[..columns]);
+        scale(inverse, &mut right[..=number]);
+        self.eliminate(kernel, pivot, line, None);
+        self.data.extend_from_slice(line);
         self.pivots.push(pivot);
-        self.equations.push(equation);
-        Ok(())
+        true
     }
 
     /// Adds multiples of `line`, whose entry in `position` is 1, to all rows but `except`, so that
     /// their entries in `position` become 0.
     fn eliminate(&mut self, kernel: Kernel, position: usize, line: &[u8], except: Option<usize>) {
-        let mut factors = Vec::with_capacity(self.pivots.len());
-        let mut rows = Vec::with_capacity(self.pivots.len());
-        for (index, row) in self.data.chunks_exact_mut(self.stride).enumerate() {
-            if row[position] != 0 && Some(index) != except {
-                factors.push(row[position]);
-                rows.push(row);
+        let stride = self.stride;
+        let mut lines = self.data.chunks_exact_mut(stride).enumerate();
+        let mut left = self.pivots.len();
+        while left > 0 {
+            let count = left.min(ROWS_AT_ONCE);
+            let mut factors = [0; ROWS_AT_ONCE];
+            let mut rows: [&mut [u8]; ROWS_AT_ONCE] = core::array::from_fn(|_| &mut [][..]);
+            for (factor, (row, (index, line))) in
+                factors.iter_mut().zip(rows.iter_mut().zip(lines.by_ref().take(count)))
+            {
+                // To add nothing is as cheap as to leave a row out.
+                *factor = if Some(index) == except { 0 } else { line[position] };
+                *row = line;
             }
-        }
-        if !rows.is_empty() {
-            kernel.product(&factors, &[line], &mut rows, self.stride, Mode::Accumulate);
+            let outputs = &mut rows[..count];
+            kernel.product(&factors[..count], &[line], outputs, stride, Mode::Accumulate);
+            left -= count;
         }
     }
 
@@ -228,7 +267,7 @@ impl LinearSystem {
             match next {
                 Some(pivot) => {
                     let mut line = self.row(row).to_vec();
-                    scale(kernel, gf256::inv(line[pivot]), &mut line);
+                    scale(gf256::inv(line[pivot]), &mut line);
                     self.data[row * self.stride..][..self.stride].copy_from_slice(&line);
                     self.eliminate(kernel, pivot, &line, Some(row));
                     self.pivots[row] = pivot;
@@ -256,7 +295,7 @@ impl LinearSystem {
         let number = self.transformation(row).iter().position(|&x| x != 0)?;
         let position = self.width + number;
         let mut line = self.row(row).to_vec();
-        scale(kernel, gf256::inv(line[position]), &mut line);
+        scale(gf256::inv(line[position]), &mut line);
         self.eliminate(kernel, position, &line, Some(row));
         let last_row = self.rank() - 1;
         self.data.copy_within(last_row * self.stride.., row * self.stride);
@@ -271,12 +310,9 @@ impl LinearSystem {
     }
 }
 
-/// Multiplies a line, a multiple of 64 octets long.
-fn scale(kernel: Kernel, factor: u8, line: &mut [u8]) {
-    // (factor - 1) * line + line, without a second buffer's worth of special cases: in
-    // characteristic 2 the difference is an exclusive or.
+/// Multiplies octets: too few of them to be worth a kernel.
+fn scale(factor: u8, octets: &mut [u8]) {
     if factor != 1 {
-        let copy = line.to_vec();
-        kernel.multiply_add(factor ^ 1, &copy, line);
+        octets.iter_mut().for_each(|x| *x = gf256::mul(factor, *x));
     }
 }

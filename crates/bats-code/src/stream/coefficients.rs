@@ -30,10 +30,15 @@ fn without_zeros(word: u64) -> u64 {
 pub fn coefficients(seed: u64, batch: u32, column: u8, out: &mut [u8]) {
     let index = u64::from(batch) << 8 | u64::from(column);
     let mut state = mix(seed ^ mix(index.wrapping_add(GAMMA)));
-    for octets in out.chunks_mut(8) {
+    let mut draw = || {
         state = state.wrapping_add(GAMMA);
-        let word = without_zeros(mix(state)).to_le_bytes();
-        octets.copy_from_slice(&word[..octets.len()]);
+        without_zeros(mix(state)).to_le_bytes()
+    };
+    let (words, rest) = out.as_chunks_mut::<8>();
+    words.iter_mut().for_each(|octets| *octets = draw());
+    if !rest.is_empty() {
+        let word = draw();
+        rest.copy_from_slice(&word[..rest.len()]);
     }
 }
 

@@ -183,13 +183,24 @@ impl StreamDecoder {
         }
         self.stats.source_innovative += 1;
         self.highest = self.highest.max(Some(number));
-        self.extend_slots(number + 1);
         let row = self.pool.copy_of(payload);
-        let slot = self.set_known(number, row);
+        let slot = if number == self.base + self.slots.len() as u64 {
+            // The usual case: what comes next.
+            self.row_bytes += row.bytes();
+            self.known.insert(number);
+            self.slots.push_back(Slot::Known(row));
+            Slot::Missing
+        } else {
+            self.extend_slots(number + 1);
+            self.set_known(number, row)
+        };
         let mut decoded = 0;
         if let Slot::Linked { cluster, column } = slot {
             self.remove_column(cluster, column);
             decoded = self.settle(cluster);
+        } else if number > self.first_missing {
+            // Nothing that this would move on has changed.
+            return Receipt { outcome: Outcome::Innovative, decoded };
         }
         self.advance();
         Receipt { outcome: Outcome::Innovative, decoded }
@@ -425,12 +436,9 @@ impl StreamDecoder {
     }
 
     fn collect_unknowns(&mut self, first: u64, end: u64) {
-        self.unknowns.clear();
-        let mut next = first;
-        while let Some(number) = self.known.next_unknown(next, end) {
-            self.unknowns.push(number);
-            next = number + 1;
-        }
+        let unknowns = &mut self.unknowns;
+        unknowns.clear();
+        self.known.for_each_unknown(first, end, |number| unknowns.push(number));
     }
 
     /// Clusters that the collected unknowns belong to.
@@ -438,6 +446,7 @@ impl StreamDecoder {
         let mut linked = Vec::new();
         for &number in &self.unknowns {
             if let Some(&Slot::Linked { cluster, .. }) = self.slot(number)
+                && linked.last() != Some(&cluster)
                 && !linked.contains(&cluster)
             {
                 linked.push(cluster);

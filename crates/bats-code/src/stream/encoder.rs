@@ -1,12 +1,13 @@
 //! The sender's half: holds the symbols that may still be needed and combines them.
 
 use alloc::collections::VecDeque;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{MAX_SYMBOL_SIZE, StreamError, Window, coefficients};
 use crate::BATCH_SIZE;
 use crate::kernel::Kernel;
-use crate::rows::{AlignedRow, RowPool};
+use crate::rows::{ALIGNMENT, AlignedRow, RowPool};
 
 /// Octets of rows kept for reuse.
 const POOL_BYTES: usize = 1 << 20;
@@ -136,6 +137,35 @@ impl StreamEncoder {
         if usize::from(first_column) + outputs.len() > BATCH_SIZE {
             return Err(StreamError::Columns);
         }
+        self.combine(window, (first_column..).map(|column| (batch, column)), outputs)
+    }
+
+    /// As [`StreamEncoder::encode`], for columns of any batches: `columns[i]` is batch and column
+    /// of `outputs[i]`. One call for all the columns of a window is the fastest.
+    ///
+    /// # Errors
+    /// As [`StreamEncoder::encode`], and [`StreamError::Columns`] if there are not as many columns
+    /// as outputs.
+    pub fn encode_columns(
+        &mut self,
+        window: Window,
+        columns: &[(u32, u8)],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<usize, StreamError> {
+        let beyond = columns.iter().any(|&(_, column)| usize::from(column) >= BATCH_SIZE);
+        if beyond || columns.len() != outputs.len() {
+            return Err(StreamError::Columns);
+        }
+        self.combine(window, columns.iter().copied(), outputs)
+    }
+
+    /// Makes a column for each output; there are at least as many `columns`.
+    fn combine(
+        &mut self,
+        window: Window,
+        columns: impl Iterator<Item = (u32, u8)>,
+        outputs: &mut [&mut [u8]],
+    ) -> Result<usize, StreamError> {
         let end = window.end().ok_or(StreamError::Window)?;
         if window.first < self.first || end > self.next() {
             return Err(StreamError::Window);
@@ -148,21 +178,22 @@ impl StreamEncoder {
             return Err(StreamError::OutputSize);
         }
         self.matrix.resize(outputs.len() * count, 0);
-        for (line, column) in self.matrix.chunks_exact_mut(count).zip(first_column..) {
+        for (line, (batch, column)) in self.matrix.chunks_exact_mut(count).zip(columns) {
             coefficients(self.seed, batch, column, line);
         }
-        // Outputs of callers are neither aligned nor padded.
-        let mut scratch: Vec<AlignedRow> = outputs.iter().map(|_| self.pool.take(len)).collect();
-        {
-            let rows: Vec<&[u8]> = symbols().map(AlignedRow::padded).collect();
-            let mut targets: Vec<&mut [u8]> =
-                scratch.iter_mut().map(AlignedRow::padded_mut).collect();
-            let padded = crate::rows::padded_length(len);
-            self.kernel.product_ragged(&self.matrix, &rows, &mut targets, padded);
-        }
-        for (output, row) in outputs.iter_mut().zip(scratch) {
-            output[..len].copy_from_slice(row.as_slice());
-            self.pool.give(row);
+        // Outputs of callers have no padding: whole vectors go there straight, the rest by way of
+        // a vector of our own.
+        let whole = len - len % ALIGNMENT;
+        let rows: Vec<&[u8]> = symbols().map(AlignedRow::padded).collect();
+        self.kernel.product_ragged(&self.matrix, &rows, outputs, whole);
+        if whole < len {
+            let rows: Vec<&[u8]> = rows.iter().map(|row| row.get(whole..).unwrap_or(&[])).collect();
+            let mut tails = vec![[0; ALIGNMENT]; outputs.len()];
+            let mut targets: Vec<&mut [u8]> = tails.iter_mut().map(|tail| &mut tail[..]).collect();
+            self.kernel.product_ragged(&self.matrix, &rows, &mut targets, ALIGNMENT);
+            for (output, tail) in outputs.iter_mut().zip(&tails) {
+                output[whole..len].copy_from_slice(&tail[..len - whole]);
+            }
         }
         Ok(len)
     }
@@ -196,6 +227,33 @@ mod tests {
                 assert_eq!(x, sum);
             }
             assert!(output[len..].iter().all(|&x| x == 0xee));
+        }
+    }
+
+    #[test]
+    fn columns_of_several_batches_at_once_are_those_of_single_calls() {
+        for len in [1_usize, 63, 64, 65, 128, 191, 700] {
+            let mut encoder = StreamEncoder::new(700, 7);
+            for i in 0..40u8 {
+                // Most symbols are shorter than the longest.
+                let symbol: Vec<u8> = (0..len).map(|x| (x as u8) ^ i).collect();
+                encoder.push(&symbol[..len.div_ceil(1 + usize::from(i % 3))]).unwrap();
+            }
+            let window = Window { first: 1, count: 39 };
+            let columns = [(3, 15), (9, 0), (3, 1), (u32::MAX, 7)];
+            let mut together = vec![vec![0; 700]; columns.len()];
+            let mut outputs: Vec<&mut [u8]> = together.iter_mut().map(Vec::as_mut_slice).collect();
+            assert_eq!(encoder.encode_columns(window, &columns, &mut outputs), Ok(len));
+            for (&(batch, column), expected) in columns.iter().zip(&together) {
+                let mut single = vec![0; 700];
+                let outputs = &mut [single.as_mut_slice()];
+                assert_eq!(encoder.encode(window, batch, column, outputs), Ok(len));
+                assert_eq!(&single, expected);
+            }
+            let wrong = encoder.encode_columns(window, &columns[..1], &mut []);
+            assert_eq!(wrong, Err(StreamError::Columns));
+            let wrong = encoder.encode_columns(window, &[(0, 16)], &mut [&mut [0; 700]]);
+            assert_eq!(wrong, Err(StreamError::Columns));
         }
     }
 

@@ -55,34 +55,46 @@ impl KnownSet {
         }
     }
 
+    /// Calls `each` for the unknown symbols at or above `number` and below `end`, in order: what
+    /// repeated [`KnownSet::next_unknown`] gives, word by word.
+    pub(super) fn for_each_unknown(&self, number: u64, end: u64, mut each: impl FnMut(u64)) {
+        let number = number.max(self.base * 64);
+        if number >= end {
+            return;
+        }
+        let last = (end - 1) / 64;
+        let mut mask = u64::MAX << (number % 64);
+        for index in number / 64..=last {
+            let mut word = !self.word(index) & mask;
+            mask = u64::MAX;
+            if index == last {
+                word &= u64::MAX >> (63 - (end - 1) % 64);
+            }
+            while word != 0 {
+                each(index * 64 + u64::from(word.trailing_zeros()));
+                word &= word - 1;
+            }
+        }
+    }
+
     /// The first unknown symbol at or above `number` and below `end`.
     pub(super) fn next_unknown(&self, number: u64, end: u64) -> Option<u64> {
-        self.next(number, end, u64::MAX)
-    }
-
-    /// The first known symbol at or above `number` and below `end`.
-    pub(super) fn next_known(&self, number: u64, end: u64) -> Option<u64> {
-        self.next(number, end, 0)
-    }
-
-    /// The first symbol whose bit, after the words are XORed with `flip`, is set.
-    fn next(&self, number: u64, end: u64, flip: u64) -> Option<u64> {
         // Below the words everything is known, however far that is.
-        let number = if flip == 0 { number } else { number.max(self.base * 64) };
+        let number = number.max(self.base * 64);
         if number >= end {
             return None;
         }
         let last = (end - 1) / 64;
         let after = self.base + self.words.len() as u64;
         let mut index = number / 64;
-        let mut word = (self.word(index) ^ flip) & (u64::MAX << (number % 64));
+        let mut word = !self.word(index) & (u64::MAX << (number % 64));
         while word == 0 {
             // Beyond the words nothing changes any more.
             if index >= last || index >= after {
                 return None;
             }
             index += 1;
-            word = self.word(index) ^ flip;
+            word = !self.word(index);
         }
         let found = index * 64 + u64::from(word.trailing_zeros());
         (found < end).then_some(found)
@@ -122,7 +134,9 @@ mod tests {
             }
             let end = from + span;
             prop_assert_eq!(set.next_unknown(from, end), (from..end).find(|&n| !known(n)));
-            prop_assert_eq!(set.next_known(from, end), (from..end).find(|&n| known(n)));
+            let mut all = Vec::new();
+            set.for_each_unknown(from, end, |n| all.push(n));
+            prop_assert_eq!(all, (from..end).filter(|&n| !known(n)).collect::<Vec<_>>());
         }
     }
 
@@ -132,6 +146,9 @@ mod tests {
         set.release_below(u64::MAX - 10);
         set.insert(u64::MAX - 9);
         assert_eq!(set.next_unknown(5, u64::MAX), Some(u64::MAX - 10));
-        assert_eq!(set.next_known(u64::MAX - 10, u64::MAX), Some(u64::MAX - 9));
+        assert!(set.contains(u64::MAX - 9) && !set.contains(u64::MAX - 8));
+        let mut unknown = Vec::new();
+        set.for_each_unknown(5, u64::MAX, |n| unknown.push(n));
+        assert_eq!(unknown.len(), 9);
     }
 }

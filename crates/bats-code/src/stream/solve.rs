@@ -36,24 +36,31 @@ pub(super) fn payloads<'a>(
     let span = padded_length((end - first) as usize);
     let combined = combine(kernel, &factors, &equations, solved.len(), first, span);
 
-    // Runs of known symbols: those that are not are exactly the pivots, or cancel.
-    let mut runs = Vec::new();
-    let mut next = first;
-    while let Some(start) = known.next_known(next, end) {
-        next = known.next_unknown(start, end).unwrap_or(end);
-        runs.push((start, next));
+    // The rows stand in the order of the symbols, so that a line of coefficients is copied whole.
+    // Unknown symbols in between are exactly the pivots, or cancel: in their places stand the
+    // payloads of the equations, as far as there are any.
+    let mut holes = Vec::with_capacity(equations.len());
+    known.for_each_unknown(first, end, |number| holes.push((number - first) as usize));
+    let filler = equations.first().map_or(&[][..], |e| e.payload.padded());
+    let mut payloads = equations.iter().map(|e| e.payload.padded());
+    let mut rows: Vec<&[u8]> = Vec::with_capacity((end - first) as usize + equations.len());
+    for &hole in &holes {
+        rows.extend((first + rows.len() as u64..first + hole as u64).map(&known_row));
+        rows.push(payloads.next().unwrap_or(filler));
     }
-    let mut rows: Vec<&[u8]> = equations.iter().map(|e| e.payload.padded()).collect();
-    rows.extend(runs.iter().flat_map(|&(start, end)| start..end).map(known_row));
+    rows.extend((first + rows.len() as u64..end).map(&known_row));
+    rows.extend(payloads);
+    let symbols = (end - first) as usize;
     let mut matrix = Vec::with_capacity(solved.len() * rows.len());
     for (line, coefficients) in
         factors.chunks_exact(used.len().max(1)).zip(combined.chunks_exact(span.max(1)))
     {
-        matrix.extend_from_slice(line);
-        for &(start, end) in &runs {
-            let run = (start - first) as usize..(end - first) as usize;
-            matrix.extend_from_slice(&coefficients[run]);
+        let begin = matrix.len();
+        matrix.extend_from_slice(&coefficients[..symbols]);
+        for (index, &hole) in holes.iter().enumerate() {
+            matrix[begin + hole] = line.get(index).copied().unwrap_or(0);
         }
+        matrix.extend_from_slice(line.get(holes.len()..).unwrap_or(&[]));
     }
     let len = equations.iter().map(|e| e.payload.as_slice().len()).max().unwrap_or(0);
     let mut outputs: Vec<AlignedRow> = solved.iter().map(|_| pool.take(len)).collect();

@@ -60,6 +60,8 @@ pub struct AckSample {
     pub lost_sent_at: Timestamp,
     /// The fate of all packets sent before this time is known.
     pub settled_until: Timestamp,
+    /// Variance of the losses over that of independent ones, at least 1.
+    pub burst_factor: f64,
     /// Packets newly reported as marked with ECN-CE.
     pub ce_packets: u64,
     /// Round-trip time of the largest packet, less the peer's acknowledgement delay.

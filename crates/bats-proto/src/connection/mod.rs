@@ -50,6 +50,16 @@ const MAX_ACK_DELAY: Duration = Duration::from_millis(3);
 /// Longest time that a closed connection answers late packets. Otherwise a peer that withholds
 /// acknowledgements, which looks like a long round trip, could keep it for minutes.
 const MAX_LINGER: Duration = Duration::from_secs(10);
+/// Congestion windows that the send window holds. One of them is two bandwidth-delay products or
+/// so, of which a loss that is repaired by a top-up keeps two and what is under way a third.
+const WINDOWS_HELD: usize = 2;
+/// Octets that the send window never falls below, unless the budget is less, before anything is known
+/// of the path, so that a start-up does not wait for the application, and afterwards: slow paths
+/// would have to carry for minutes what was taken in an instant.
+const FIRST_SEND_WINDOW: usize = 4 << 20;
+const LEAST_SEND_WINDOW: usize = 128 << 10;
+/// Octets acknowledged after which something is known.
+const KNOWN_PATH_BYTES: u64 = 64 << 10;
 
 /// Which end of the connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +169,8 @@ pub(crate) struct Connection {
     events: VecDeque<Event>,
     readable_told: bool,
     writable_wanted: bool,
+    /// Octets of the message that was refused last.
+    refused_bytes: usize,
     acknowledged_told: bool,
     counters: Counters,
 }
@@ -183,10 +195,18 @@ impl Connection {
             });
         }
         let held = streams.queue.bytes_held() + streams.outgoing.bytes_held();
+        let full =
+            held >= send_window(
+                &self.config,
+                &*self.controller,
+                &streams.outgoing,
+                self.sent.bytes_acked(),
+            ) || held + message.len() > self.config.send_budget;
         // One message larger than the budget may pass when nothing else is held, so that every
         // message the peer accepts can be sent at all.
-        if held > 0 && held + message.len() > self.config.send_budget {
+        if held > 0 && full {
             self.writable_wanted = true;
+            self.refused_bytes = message.len();
             return Err(SendError::Blocked(message));
         }
         self.counters.messages_sent += 1;
@@ -293,7 +313,14 @@ impl Connection {
             self.events.push_back(Event::Readable);
         }
         let held = streams.queue.bytes_held() + streams.outgoing.bytes_held();
-        if self.writable_wanted && held <= self.config.send_budget / 4 * 3 {
+        let window = send_window(
+            &self.config,
+            &*self.controller,
+            &streams.outgoing,
+            self.sent.bytes_acked(),
+        );
+        let fits = held == 0 || held + self.refused_bytes <= self.config.send_budget;
+        if self.writable_wanted && held <= window / 4 * 3 && fits {
             self.writable_wanted = false;
             self.events.push_back(Event::Writable);
         }
@@ -362,4 +389,20 @@ impl Connection {
         }
         stats
     }
+}
+
+/// Octets that may be held for sending now. What the application hands over beyond some bandwidth-
+/// delay products waits here for nothing: it only ages, and the sender's figures run ahead of what
+/// the network carries. What is sent and waits for repair does not count against fresh data.
+fn send_window(
+    config: &TransportConfig,
+    controller: &dyn Controller,
+    outgoing: &FlowSender,
+    acked: u64,
+) -> usize {
+    let products = usize::try_from(controller.window()).unwrap_or(usize::MAX);
+    let with_repairs = outgoing.bytes_held().saturating_add(products);
+    let window = products.saturating_mul(WINDOWS_HELD).max(with_repairs);
+    let least = if acked < KNOWN_PATH_BYTES { FIRST_SEND_WINDOW } else { LEAST_SEND_WINDOW };
+    window.max(least).min(config.send_budget)
 }

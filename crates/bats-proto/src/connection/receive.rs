@@ -270,6 +270,7 @@ impl Connection {
                 lost_packets: pending.lost_packets,
                 lost_sent_at: pending.lost_sent_at,
                 settled_until: losses.settled_until,
+                burst_factor: self.sent.loss.burst_factor(),
                 ce_packets: pending.ce_packets,
                 rtt: self.rtt.latest(),
                 smoothed_rtt: self.rtt.smoothed(),

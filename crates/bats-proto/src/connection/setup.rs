@@ -136,6 +136,7 @@ impl Connection {
             events: VecDeque::new(),
             readable_told: false,
             writable_wanted: true,
+            refused_bytes: 0,
             acknowledged_told: true,
             counters: Counters::default(),
             code_seed: setup.code_seed,

@@ -27,6 +27,8 @@ const MAX_BURST_BYTES: usize = 65_000;
 /// Longest interval between probes of a silent path: how soon a transfer resumes when a broken
 /// link returns.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(250);
+/// Probe time-outs in a row from which on a small packet goes with the probes.
+const SMALL_PROBES_FROM: u32 = 2;
 /// Probes in a row after which packets in flight are given up.
 const PROBES_BEFORE_ABANDON: u32 = 2;
 /// Probes in a row after which they slow down to one a second.
@@ -173,8 +175,9 @@ impl Connection {
         }
         let size = buffer.len() - start;
         self.sent.on_sent(now, size, ack_eliciting, self.app_limited, contents);
+        // Acknowledgements count, too: the octets of a round are those of all packets.
+        self.controller.on_sent(now, size as u64, self.sent.bytes_in_flight());
         if ack_eliciting {
-            self.controller.on_sent(now, size as u64, self.sent.bytes_in_flight());
             self.arm_probe(now);
         }
     }
@@ -444,6 +447,10 @@ impl Connection {
         if probed || self.has_data() {
             self.probes_allowed = 2;
         } else {
+            self.control.ping = true;
+        }
+        if self.probe_count >= SMALL_PROBES_FROM {
+            // Only small packets may get through: the path's MTU fell.
             self.control.ping = true;
         }
         self.deadlines.probe = Some(now + self.probe_backoff());

@@ -1,9 +1,11 @@
 //! The TLS session of a handshake, or its stand-in.
 
+use core::time::Duration;
 use std::sync::Arc;
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::quic::{self, ClientConnection, KeyChange, Secrets, ServerConnection, Version};
+use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, Side, version::TLS13};
 
 use super::plain::PlainKey;
@@ -42,6 +44,16 @@ impl core::fmt::Debug for ServerTls {
     }
 }
 
+/// The clock that TLS is given: one moment, told from outside.
+#[derive(Debug)]
+struct FixedTime(UnixTime);
+
+impl TimeProvider for FixedTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(self.0)
+    }
+}
+
 fn unusable(error: impl core::fmt::Display) -> ConnectError {
     ConnectError::Configuration(error.to_string())
 }
@@ -63,14 +75,20 @@ impl ClientTls {
         let name = ServerName::try_from(server_name.to_owned())
             .map_err(|_| ConnectError::ServerName(server_name.to_owned()))?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone())
+        let judged_at = match &config.trust {
+            PeerTrust::Authorities { unix_time, .. } => *unix_time,
+            // Fingerprints know no time.
+            PeerTrust::Fingerprints(_) | PeerTrust::DangerousAcceptAny => Duration::ZERO,
+        };
+        let time = Arc::new(FixedTime(UnixTime::since_unix_epoch(judged_at)));
+        let builder = ClientConfig::builder_with_details(provider.clone(), time)
             .with_protocol_versions(&[&TLS13])
             .map_err(unusable)?;
         let pinned = |accepted| Arc::new(PinnedVerifier { accepted, provider: provider.clone() });
         let builder = match &config.trust {
-            PeerTrust::Authorities(authorities) => {
+            PeerTrust::Authorities { certificates, .. } => {
                 let mut roots = RootCertStore::empty();
-                for authority in authorities {
+                for authority in certificates {
                     roots.add(CertificateDer::from(authority.clone())).map_err(unusable)?;
                 }
                 builder.with_root_certificates(roots)
@@ -120,7 +138,9 @@ impl ServerTls {
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let (chain, key) = key_of(&config.identity);
-        let mut tls = ServerConfig::builder_with_provider(provider)
+        // Clients show no certificates, so that no time is asked for.
+        let time = Arc::new(FixedTime(UnixTime::since_unix_epoch(Duration::ZERO)));
+        let mut tls = ServerConfig::builder_with_details(provider, time)
             .with_protocol_versions(&[&TLS13])
             .map_err(unusable)?
             .with_no_client_auth()

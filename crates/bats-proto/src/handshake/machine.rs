@@ -21,7 +21,7 @@ use crate::wire::varint::{Reader, Writer};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// First and longest interval between repetitions of a flight.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
-const LONGEST_INTERVAL: Duration = Duration::from_millis(400);
+const LONGEST_INTERVAL: Duration = Duration::from_millis(150);
 /// Octets of a handshake datagram: what every path carries.
 const DATAGRAM: usize = MIN_INITIAL_DATAGRAM;
 

@@ -4,6 +4,8 @@ use bats_types::Timestamp;
 
 /// UDP payload that every path must carry (RFC 9000, section 14).
 pub const BASE_UDP_PAYLOAD: u16 = 1_200;
+/// Largest UDP payload that is searched for: frames of 9,216 octets, and then some.
+pub const MAX_UDP_PAYLOAD: u16 = 9_500;
 /// Search stops when what passes and what does not are this close.
 const SEARCH_STEP: u16 = 16;
 /// Copies of a probe before its size counts as too large. Probes are lost at random, too: at
@@ -38,7 +40,7 @@ struct Probe {
 impl MtuDiscovery {
     /// Searches up to `max`; the first probe has that very size because it is usually right.
     pub fn new(max: u16) -> Self {
-        let max = max.max(BASE_UDP_PAYLOAD);
+        let max = max.clamp(BASE_UDP_PAYLOAD, MAX_UDP_PAYLOAD);
         Self {
             current: BASE_UDP_PAYLOAD,
             ceiling: max + 1,

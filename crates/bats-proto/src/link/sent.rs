@@ -114,6 +114,17 @@ pub struct LossOutcome {
     pub large_size: u16,
 }
 
+impl LossOutcome {
+    /// Counts a packet that did not arrive if it was large and nothing large that was sent later
+    /// has arrived since.
+    fn note_size(&mut self, packet: &SentPacket, large_acked_sent_at: Timestamp) {
+        if packet.size > super::mtu::BASE_UDP_PAYLOAD && packet.sent_at > large_acked_sent_at {
+            self.large_lost += 1;
+            self.large_size = self.large_size.max(packet.size);
+        }
+    }
+}
+
 /// Packets sent on one path: in flight, acknowledged, lost.
 #[derive(Debug)]
 pub struct SentPackets {
@@ -128,6 +139,7 @@ pub struct SentPackets {
     large_acked_sent_at: Timestamp,
     cumulative_bytes: u64,
     in_flight: u64,
+    acked_bytes: u64,
     eliciting_in_flight: u64,
     reordering: Duration,
     next_skip: u64,
@@ -153,6 +165,7 @@ impl SentPackets {
             large_acked_sent_at: Timestamp::ZERO,
             cumulative_bytes: 0,
             in_flight: 0,
+            acked_bytes: 0,
             eliciting_in_flight: 0,
             reordering: MIN_REORDERING,
             next_skip: 8 + skip_phase % FIRST_SKIP_INTERVAL,
@@ -233,6 +246,11 @@ impl SentPackets {
         self.largest_acked
     }
 
+    /// Bytes of packets acknowledged so far.
+    pub fn bytes_acked(&self) -> u64 {
+        self.acked_bytes
+    }
+
     /// Bytes of ack-eliciting packets neither acknowledged nor lost.
     pub fn bytes_in_flight(&self) -> u64 {
         self.in_flight
@@ -289,6 +307,7 @@ impl SentPackets {
                 }
                 if packet.ack_eliciting {
                     outcome.acked_bytes += u64::from(packet.size);
+                    self.acked_bytes += u64::from(packet.size);
                     outcome.acked_packets += 1;
                 }
                 outcome.largest_size = outcome.largest_size.max(packet.size);
@@ -342,19 +361,16 @@ impl SentPackets {
                         outcome.lost_bytes += u64::from(packet.size);
                         outcome.lost_packets += 1;
                         outcome.lost_sent_at = Some(packet.sent_at);
-                        if packet.size > super::mtu::BASE_UDP_PAYLOAD
-                            && packet.sent_at > self.large_acked_sent_at
-                        {
-                            outcome.large_lost += 1;
-                            outcome.large_size = outcome.large_size.max(packet.size);
-                        }
+                        outcome.note_size(packet, self.large_acked_sent_at);
                     }
                     outcome.contents.credit |= packet.contents.credit;
                     outcome.contents.handshake_done |= packet.contents.handshake_done;
                     outcome.contents.crypto |= packet.contents.crypto;
                 }
                 Fate::Acknowledged => self.loss.on_resolved(false),
-                Fate::Lost | Fate::Abandoned | Fate::Skipped => {}
+                // Given up in a silence that something small has ended now.
+                Fate::Abandoned => outcome.note_size(packet, self.large_acked_sent_at),
+                Fate::Lost | Fate::Skipped => {}
             }
             self.scan += 1;
         }

@@ -53,7 +53,7 @@ pub(crate) fn sink(port: u16) -> Result<()> {
             break;
         }
     }
-    println!("{}", json!({ "intervals": intervals }));
+    outln!("{}", json!({ "intervals": intervals }));
     Ok(())
 }
 

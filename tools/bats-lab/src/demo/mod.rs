@@ -41,6 +41,9 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
     let mut link = Link::default();
     options.link.changes().apply(&mut link);
     check_writable(&options.out)?;
+    if let Some(path) = &options.picture {
+        check_writable(path)?;
+    }
     let rights = if options.simulate { Ok(()) } else { lab::obtain_rights(home) };
     interrupt::watch()?;
     let figures = match rights {
@@ -54,13 +57,17 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
         }
     };
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&figures.json())?);
+        outln!("{}", serde_json::to_string_pretty(&figures.json())?);
     } else {
-        print!("\n{}", figures.table());
+        out!("\n{}", figures.table());
     }
     fs::write(&options.out, report::html(&figures)?)
         .with_context(|| format!("cannot write {}", options.out.display()))?;
     eprintln!("report: {}", options.out.display());
+    if let Some(path) = &options.picture {
+        fs::write(path, report::svg(&figures)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -104,7 +111,8 @@ fn in_lab(home: &Home, options: &DemoOptions, link: Link) -> Result<Figures> {
 impl Stage {
     fn say(&self, text: &str) {
         if !self.quiet {
-            println!("{text}");
+            // Whoever does not listen any more still gets the report.
+            let _ = writeln!(std::io::stdout(), "{text}");
         }
     }
 
@@ -145,7 +153,7 @@ impl Stage {
                 if live {
                     bar.set_message(text);
                 } else if !self.quiet {
-                    println!("  {:>3} s  {text}", start.elapsed().as_secs());
+                    outln!("  {:>3} s  {text}", start.elapsed().as_secs());
                 }
             }
             bar.tick();

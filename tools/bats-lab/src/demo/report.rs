@@ -6,7 +6,9 @@ use minijinja::{AutoEscape, Environment, context};
 use super::figures::{Figures, Run};
 use crate::units::megabits;
 
-const TEMPLATE: &str = include_str!("report.html");
+const PAGE: &str = include_str!("report.html");
+const PICTURE: &str = include_str!("picture.svg");
+const CHART: &str = include_str!("chart.svg");
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 56.0;
@@ -18,9 +20,21 @@ const COLOURS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
 
 /// The page.
 pub(super) fn html(figures: &Figures) -> Result<String> {
+    render(figures, PAGE)
+}
+
+/// The throughputs over time, as a picture for other documents.
+pub(super) fn svg(figures: &Figures) -> Result<String> {
+    render(figures, PICTURE)
+}
+
+fn render(figures: &Figures, template: &str) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.add_template("report", TEMPLATE).context("the report's template is broken")?;
+    environment
+        .add_template("chart", CHART)
+        .and_then(|()| environment.add_template("report", template))
+        .context("the report's template is broken")?;
     let chart = Chart::new(figures);
     let runs: Vec<_> = figures
         .runs
@@ -148,6 +162,8 @@ mod tests {
         assert!(page.contains("BRTP") && page.contains("polyline"));
         assert!(!page.contains("<script>"), "what others say is escaped");
         assert!(!page.contains("http"), "nothing is loaded from elsewhere");
+        let picture = svg(&figures).unwrap();
+        assert!(picture.starts_with("<svg") && picture.contains("polyline"));
     }
 
     #[test]

@@ -82,8 +82,8 @@ pub(crate) fn run(home: &Home, options: &WitnessOptions) -> Result<ExitCode> {
     ];
     let rows: Vec<[&str; 8]> =
         rows.iter().map(|row| std::array::from_fn(|column| row[column].as_str())).collect();
-    print!("{}", text::table(&head, &rows));
-    println!(
+    out!("{}", text::table(&head, &rows));
+    outln!(
         "Mbit/s in the steady state and over the first 10 s; {differing} of {} cells differ by more than {} %",
         rows.len(),
         TOLERANCE * 100.0

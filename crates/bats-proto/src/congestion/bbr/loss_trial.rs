@@ -4,6 +4,9 @@
 //! is one after each probe, is a trial: what is lost then is the path's own. Loss at the usual
 //! level beyond that is due to a queue too short to show as delay, and tells how far the rate was
 //! overestimated.
+//!
+//! A trial is one only if less was sent than the path carries: then less arrives, too. If as much
+//! arrives as before, the link overflowed all the time, and what arrives is its rate.
 
 use std::collections::VecDeque;
 
@@ -21,6 +24,9 @@ const EVEN_MEMORY: f64 = 16_000.0;
 const BURST_VARIANCE: f64 = 2.0;
 /// Differences below this share do not matter.
 const TOLERANCE: f64 = 0.005;
+/// Share of the arrivals before a trial above which they have not become fewer, at least and at most.
+const SAME_ARRIVALS: f64 = 0.93;
+const MOST_ARRIVALS: f64 = 0.97;
 
 /// How fast packets are sent, compared to the rate that the path is believed to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +34,17 @@ pub(super) enum Level {
     Low,
     Even,
     High,
+}
+
+/// What a trial brought to light.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Conclusion {
+    /// The rate is right, and this is the path's own loss.
+    Own(f64),
+    /// This share of the believed rate is real, less than 1.
+    Share(f64),
+    /// The link overflowed in spite of the trial; it carries so many packets a second.
+    Overrun(f64),
 }
 
 /// Packets lost among packets sent.
@@ -54,6 +71,10 @@ impl LossCount {
         }
     }
 
+    fn arrived(&self) -> f64 {
+        self.total - self.lost
+    }
+
     fn share(&self) -> f64 {
         self.lost / self.total.max(1.0)
     }
@@ -67,7 +88,12 @@ impl LossCount {
 
     /// By how much this share is above another beyond doubt (three standard deviations).
     fn excess_over(&self, other: &Self) -> f64 {
-        let doubt = 3.0 * (self.variance() + other.variance()).sqrt() + TOLERANCE;
+        self.excess_with(other, 1.0)
+    }
+
+    /// The same with `bursts` times the variance.
+    fn excess_with(&self, other: &Self, bursts: f64) -> f64 {
+        let doubt = 3.0 * ((self.variance() + other.variance()) * bursts).sqrt() + TOLERANCE;
         (self.share() - other.share() - doubt).max(0.0)
     }
 }
@@ -84,13 +110,31 @@ pub(super) struct LossTrial {
     even: LossCount,
     before: Option<LossCount>,
     own: Option<LossCount>,
+    /// The least loss seen in start-up, before the first trial: overflow only adds to the path's own.
+    least: Option<LossCount>,
+    /// Packets a second that arrived before the trial.
+    arrivals_before: Option<f64>,
+    /// The last trial seemed to overflow the link.
+    is_overrun: bool,
+    /// Variance of the losses over that of bursts of two, at least 1.
+    bursts: f64,
+    /// When packets were sent at the low level last.
+    low_began: Timestamp,
+    low_ended: Timestamp,
 }
 
 impl LossTrial {
     pub(super) fn set_level(&mut self, now: Timestamp, level: Level) {
-        if self.levels.back().is_none_or(|&(_, last)| last != level) {
-            self.levels.push_back((now, level));
+        let last = self.levels.back().map(|&(_, last)| last);
+        if last == Some(level) {
+            return;
         }
+        if level == Level::Low {
+            self.low_began = now;
+        } else if last == Some(Level::Low) {
+            self.low_ended = now;
+        }
+        self.levels.push_back((now, level));
     }
 
     fn level_at(&self, sent_at: Timestamp) -> Option<Level> {
@@ -98,6 +142,7 @@ impl LossTrial {
     }
 
     pub(super) fn on_ack(&mut self, sample: &AckSample) {
+        self.bursts = (sample.burst_factor / BURST_VARIANCE).max(1.0);
         // Losses are known later than arrivals, so each has a level of its own.
         for (sent_at, lost, acked) in [
             (sample.lost_sent_at, sample.lost_packets, 0),
@@ -123,17 +168,17 @@ impl LossTrial {
     }
 
     /// A phase at a low level begins. `before` is the loss that it is compared with; without one
-    /// it is that of the usual level.
-    pub(super) fn begin(&mut self, before: Option<LossCount>) {
+    /// it is that of the usual level. `arrivals` is the number of packets a second that arrive now.
+    pub(super) fn begin(&mut self, before: Option<LossCount>, arrivals: Option<f64>) {
+        self.arrivals_before = arrivals;
         self.before = before.or((self.even.total >= MIN_EVEN).then_some(self.even));
         self.even = LossCount::default();
         self.low = LossCount::default();
         self.is_over = false;
     }
 
-    /// Once, when all that was sent at the low level has had its fate: the share of the believed
-    /// rate that is real, if it is less than 1.
-    pub(super) fn conclude(&mut self) -> Option<f64> {
+    /// Once, when all that was sent at the low level has had its fate.
+    pub(super) fn conclude(&mut self) -> Option<Conclusion> {
         if !core::mem::take(&mut self.is_over) {
             return None;
         }
@@ -141,18 +186,68 @@ impl LossTrial {
         if low.total < MIN_TRIAL {
             return None;
         }
+        let seconds = (self.low_ended - self.low_began).as_secs_f64();
+        if let Some(before) = self.arrivals_before.take()
+            && seconds > 0.0
+            && low.share() > TOLERANCE
+        {
+            let arrivals = low.arrived() / seconds;
+            if arrivals >= before * Self::same_arrivals(&low) {
+                // Noise does this, too, but not twice in a row.
+                if !core::mem::replace(&mut self.is_overrun, true) {
+                    return None;
+                }
+                // Nothing is known of the path's own loss. Should it lose much, the next trial, at
+                // a rate that fits, tells.
+                self.own = Some(LossCount::new(0.0, low.total));
+                return Some(Conclusion::Overrun(arrivals));
+            }
+        }
+        self.is_overrun = false;
         self.own = Some(low);
-        let before = self.before.take()?;
-        (before.excess_over(&low) > 0.0).then(|| (1.0 - before.share()) / (1.0 - low.share()))
+        let own = Conclusion::Own(low.share());
+        let Some(before) = self.before.take() else { return Some(own) };
+        Some(if before.excess_with(&low, self.bursts) > 0.0 {
+            Conclusion::Share((1.0 - before.share()) / (1.0 - low.share()))
+        } else {
+            own
+        })
     }
 
-    /// The path's own loss. What is lost at the usual level is more than that or the same.
+    /// Share of the arrivals before a trial that must arrive in it, too, for the link to be overrun:
+    /// beyond what losing packets at random makes of three quarters.
+    fn same_arrivals(low: &LossCount) -> f64 {
+        let share = low.share().min(0.99);
+        let noise = (share / (1.0 - share) * 2.0 / low.total).sqrt();
+        (0.75 + 3.0 * noise).clamp(SAME_ARRIVALS, MOST_ARRIVALS)
+    }
+
+    /// The path's own loss. What is lost at the usual level is more than that or the same. Before
+    /// the first trial it is the least that was lost in start-up.
     fn own(&self) -> Option<LossCount> {
         let even = (self.even.total >= MIN_EVEN).then_some(self.even);
-        match (self.own, even) {
+        let own = self.own.or(self.least);
+        match (own, even) {
             (Some(own), Some(even)) if even.share() < own.share() => Some(even),
             (own, _) => own,
         }
+    }
+
+    /// What was lost over a while of start-up.
+    pub(super) fn note_start(&mut self, loss: LossCount) {
+        if loss.total >= MIN_TRIAL && self.least.is_none_or(|least| loss.share() < least.share()) {
+            self.least = Some(loss);
+        }
+    }
+
+    /// The share of packets that the path itself loses, as far as it is known.
+    pub(super) fn own_share(&self) -> f64 {
+        self.own().map_or(0.0, |own| own.share())
+    }
+
+    /// The link overflows, and nobody knows since when: the path's own loss is to be found anew.
+    pub(super) fn forget_own(&mut self) {
+        self.own = Some(LossCount::new(0.0, MIN_EVEN));
     }
 
     pub(super) fn excess(&self, loss: &LossCount) -> f64 {
@@ -160,7 +255,9 @@ impl LossTrial {
     }
 
     pub(super) fn is_suspicious(&self) -> bool {
-        self.even.total >= MIN_EVEN && self.excess(&self.even) > 0.0
+        let own = self.own();
+        let is_more = |own: &LossCount| self.even.excess_with(own, self.bursts) > 0.0;
+        self.is_overrun || self.even.total >= MIN_EVEN && own.as_ref().is_some_and(is_more)
     }
 }
 
@@ -184,6 +281,7 @@ mod tests {
             lost_packets: lost,
             lost_sent_at: sent_at,
             settled_until: sent_at,
+            burst_factor: 1.0,
             ce_packets: 0,
             rtt,
             smoothed_rtt: rtt,
@@ -193,12 +291,12 @@ mod tests {
     }
 
     /// Sends at the usual level, then low, then at the usual level; what the trial concludes.
-    fn trial(even_loss: u64, low_loss: u64) -> Option<f64> {
+    fn trial(even_loss: u64, low_loss: u64) -> Option<Conclusion> {
         let mut trial = LossTrial::default();
         let at = Timestamp::from_millis;
         trial.set_level(at(0), Level::Even);
         (0..20).for_each(|x| trial.on_ack(&ack(at(x), 100 - even_loss, even_loss)));
-        trial.begin(None);
+        trial.begin(None, None);
         trial.set_level(at(20), Level::Low);
         (20..25).for_each(|x| trial.on_ack(&ack(at(x), 100 - low_loss, low_loss)));
         assert_eq!(trial.conclude(), None, "not before packets of the next phase are seen");
@@ -212,16 +310,37 @@ mod tests {
     #[test]
     fn loss_that_stays_is_the_paths_own() {
         for loss in [0, 2, 10, 30] {
-            assert_eq!(trial(loss, loss), None, "{loss}");
+            assert_eq!(trial(loss, loss), Some(Conclusion::Own(loss as f64 / 100.0)), "{loss}");
         }
     }
 
     #[test]
     fn loss_that_goes_tells_how_much_too_fast_it_was() {
         // 1.25 times the rate of a link with 10 % of its own and no queue.
-        let factor = trial(28, 10).unwrap();
-        assert!((factor - 0.8).abs() < 1e-9, "{factor}");
-        assert!(trial(20, 0).is_some_and(|factor| (factor - 0.8).abs() < 1e-9));
+        for (even, low) in [(28, 10), (20, 0)] {
+            let conclusion = trial(even, low);
+            let Some(Conclusion::Share(share)) = conclusion else { panic!("{conclusion:?}") };
+            assert!((share - 0.8).abs() < 1e-9, "{share}");
+        }
+    }
+
+    /// Ten times the rate of a link: three quarters of that overflow it, too.
+    #[test]
+    fn a_trial_that_overflows_is_none_and_tells_the_rate() {
+        let mut trial = LossTrial::default();
+        let at = Timestamp::from_millis;
+        let mut conclusions = Vec::new();
+        for round in [0, 40] {
+            trial.set_level(at(round), Level::Even);
+            (0..20).for_each(|x| trial.on_ack(&ack(at(round + x), 10, 90)));
+            trial.begin(None, Some(10_000.0));
+            trial.set_level(at(round + 20), Level::Low);
+            (20..40).for_each(|x| trial.on_ack(&ack(at(round + x), 10, 65)));
+            trial.set_level(at(round + 40), Level::Even);
+            trial.on_ack(&ack(at(round + 40), 10, 90));
+            conclusions.push(trial.conclude());
+        }
+        assert_eq!(conclusions, [None, Some(Conclusion::Overrun(10_000.0))]);
     }
 
     #[test]

@@ -7,14 +7,16 @@
 
 mod loss_trial;
 mod path_model;
+mod yielding;
 
 use core::time::Duration;
 
 use bats_types::Timestamp;
 
 use super::{AckSample, Controller};
-use loss_trial::Level;
+use loss_trial::{Conclusion, Level};
 use path_model::PathModel;
+use yielding::{View, Yielding};
 
 /// Packets of the first flight, and how long it takes: an eighth of the round trip, within limits.
 /// Its spacing at the receiver is the first sample of the rate.
@@ -51,6 +53,24 @@ const MIN_TRIAL_INTERVAL: Duration = Duration::from_millis(500);
 const STARTUP_LOSS: f64 = 0.15;
 /// A queue that is shorter-lived than this is the hosts' scheduling and not the path's.
 const MIN_FULL: Duration = Duration::from_millis(10);
+/// What marked packets take of the rate at most, in a round.
+const CE_CUT: f64 = 0.85;
+/// What one trial may take of the rate: losses in bursts can look like overflow.
+const MIN_TRIAL_SHARE: f64 = 0.8;
+/// Loss within a round, beyond the path's own, from which on a much slower link is suspected, and the
+/// share of what should arrive that must not arrive for that.
+const SUDDEN_LOSS: f64 = 0.3;
+const SUDDEN_FALL: f64 = 0.6;
+/// By how much a probe's arrivals may be fewer than they seem, for noise.
+const PROBE_TOLERANCE: f64 = 1.02;
+/// Rounds after which a queue that stands although less is sent is looked into, and how much lower
+/// the rate is taken to be at least if it was one.
+const STANDING_ROUNDS: u32 = 8;
+const MIN_STANDING_GAIN: f64 = 0.95;
+/// Rounds that the rate stays below the path's for a queue that does not become empty.
+const MAX_YIELD_ROUNDS: u32 = 6;
+/// Multiple of the jitter below which nothing counts as a queue.
+const QUEUE_JITTER: u32 = 6;
 /// Rounds without a quarter of growth that end start-up.
 const PLATEAU_ROUNDS: u32 = 3;
 
@@ -61,6 +81,15 @@ enum State {
     Cruise,
     Up,
     Down,
+}
+
+/// A sudden fall of what arrives, in octets a second.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// The rate believed before.
+    bandwidth: u64,
+    /// What arrived.
+    arrivals: u64,
 }
 
 #[derive(Debug)]
@@ -81,15 +110,38 @@ pub(super) struct Bbr {
     rounds_in_state: u32,
     plateau_rounds: u32,
     bandwidth_at_round: u64,
+    /// Octets a second that arrived over the last round.
+    arrivals_at_round: u64,
+    /// The rate was cut, perhaps too far: probe soon.
+    is_doubtful: bool,
+    /// The rate was cut because much less arrived than before.
+    cut: Option<Cut>,
+    /// What the rate was before the probe, or before its last success.
+    before_up: u64,
+    /// Octets a second that arrived then.
+    arrivals_before_up: u64,
     up_gain: f64,
+    /// Pace, as a share of the rate believed, at which a queue stood for long.
+    stood_at: Option<f64>,
+    /// The state before was a probe.
+    probed: bool,
     /// Grows over the round after the first sample, so that the first flight's steady
     /// rate does not turn into a step that overshoots for a whole round.
     startup_gain: f64,
     first_sample_at: Timestamp,
     next_probe: Timestamp,
+    /// The probe that a trial came before.
+    due_probe: Option<Timestamp>,
+    /// Rounds in a row in which much less arrived than expected.
+    poor_rounds: u32,
     next_trial: Timestamp,
     full_since: Option<Timestamp>,
+    yielding: Yielding,
     state_since: Timestamp,
+    /// Until then the delays seen are those of a queue that is known to be gone.
+    blind_until: Timestamp,
+    /// Arrival of the last acknowledgement.
+    heard_at: Timestamp,
     probes: u64,
     /// After a silence: send carefully until something is heard.
     silent: bool,
@@ -114,13 +166,25 @@ impl Bbr {
             rounds_in_state: 0,
             plateau_rounds: 0,
             bandwidth_at_round: 0,
+            arrivals_at_round: 0,
+            is_doubtful: false,
+            cut: None,
+            before_up: 0,
+            arrivals_before_up: 0,
             up_gain: UP_GAIN,
+            stood_at: None,
+            probed: false,
             startup_gain: 1.0,
             first_sample_at: Timestamp::ZERO,
             next_probe: Timestamp::ZERO,
+            due_probe: None,
+            poor_rounds: 0,
             next_trial: Timestamp::ZERO,
             full_since: None,
+            yielding: Yielding::default(),
             state_since: Timestamp::ZERO,
+            blind_until: Timestamp::ZERO,
+            heard_at: Timestamp::ZERO,
             probes: 0,
             silent: false,
         }
@@ -138,15 +202,30 @@ impl Bbr {
                 State::Startup => self.path.loss_over(self.rate_span()),
                 _ => None,
             };
-            self.path.begin_trial(before);
+            let span = match self.state {
+                State::Startup => self.rate_span(),
+                _ => self.round_time(),
+            };
+            self.path.begin_trial(before, span);
         }
         self.path.set_level(now, level);
+        self.probed = self.state == State::Up;
+        if state == State::Down && self.state == State::Cruise {
+            // A trial does not put off the next probe.
+            self.due_probe = Some(self.next_probe).filter(|&at| at > now);
+        }
         self.state = state;
         self.state_since = now;
         self.rounds_in_state = 0;
         self.bandwidth_at_round = self.bandwidth;
+        if state == State::Cruise {
+            self.stood_at = None;
+        }
         if state == State::Up {
             self.up_gain = UP_GAIN;
+            self.before_up = self.bandwidth;
+            self.arrivals_before_up =
+                self.path.arrivals(self.round_time()).map_or(0, |(rate, _)| rate);
         }
         if state == State::Cruise {
             // Probes of different connections should not fall together: the interval differs by
@@ -154,9 +233,12 @@ impl Bbr {
             self.probes += 1;
             let spread = (self.probes.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u32;
             let rounds = self.round_time() * 8;
-            self.next_probe = if self.probes == 1 {
-                // Start-up may have ended by mistake: find out soon.
+            let due = self.due_probe.take();
+            self.next_probe = if self.probes == 1 || core::mem::take(&mut self.is_doubtful) {
+                // Start-up may have ended, or the rate may have been cut, by mistake: find out soon.
                 now + self.round_time() * 4
+            } else if let Some(at) = due {
+                at.max(now + self.round_time() * 2)
             } else {
                 now + PROBE_INTERVAL.max(rounds) + PROBE_INTERVAL / 1_280 * spread
             };
@@ -174,14 +256,21 @@ impl Bbr {
         self.min_rtt.max(MIN_ROUND)
     }
 
+    /// The bandwidth-delay product, in bytes.
+    fn product(&self) -> u64 {
+        (self.bandwidth as f64 * self.min_rtt.as_secs_f64()) as u64
+    }
+
     /// Queueing delay that means a full link rather than noise.
     fn queue_threshold(&self) -> Duration {
-        (self.min_rtt / 16).clamp(Duration::from_millis(3), Duration::from_millis(12))
+        let queue = (self.min_rtt / 16).clamp(Duration::from_millis(3), Duration::from_millis(12));
+        queue.max(self.path.jitter() * QUEUE_JITTER)
     }
 
     /// Queueing delay below which the queue counts as empty.
     fn empty_threshold(&self) -> Duration {
-        (self.min_rtt / 50).clamp(Duration::from_millis(1), Duration::from_millis(3))
+        let queue = (self.min_rtt / 50).clamp(Duration::from_millis(1), Duration::from_millis(3));
+        queue.max(self.path.jitter() * QUEUE_JITTER / 2)
     }
 
     /// Over which time the rate is measured: short in start-up, where it grows by the moment.
@@ -200,9 +289,110 @@ impl Bbr {
         (self.min_rtt / 10).clamp(Duration::from_millis(3), Duration::from_millis(14))
     }
 
+    /// A delay that does not become shorter when less is sent is the path's.
+    fn tell_path_from_queue(&mut self, sample: &AckSample) {
+        let gain = match self.state {
+            State::Startup | State::Up => 1.0,
+            _ => self.gain(),
+        };
+        // A queue that overflows does not become shorter either.
+        let overflows = self.path.is_suspicious();
+        let standing = self.path.standing_queue(self.standing_span());
+        let longer = self.yielding.on_ack(&View {
+            now: sample.now,
+            standing: if overflows { Duration::ZERO } else { standing },
+            threshold: self.queue_threshold(),
+            gain,
+            min_rtt: self.round_time(),
+            smoothed_rtt: sample.smoothed_rtt,
+            bandwidth: self.bandwidth,
+        });
+        if let Some(longer) = longer {
+            self.is_doubtful = true;
+            self.path.rebase(longer.by);
+            self.min_rtt = self.path.min_rtt().unwrap_or(self.min_rtt);
+            self.bandwidth = self.bandwidth.max(longer.bandwidth);
+        }
+    }
+
+    /// More is proven by what arrives, not by what is sent: where no queue keeps the excess it is
+    /// lost, and lost packets count as passed.
+    fn probe_ceiling(&self) -> u64 {
+        let arriving = self.path.arrivals(self.round_time()).map_or(0, |(rate, _)| rate);
+        let growth = arriving as f64 / self.arrivals_before_up.max(1) as f64;
+        (self.before_up as f64 * (growth * PROBE_TOLERANCE).max(1.0)) as u64
+    }
+
+    /// Packets whose arrival is seen now were sent faster than the rate: only they can prove more.
+    /// Others that seem to are older than what has been concluded since.
+    fn is_above_rate(&self) -> bool {
+        match self.state {
+            State::Startup | State::Drain | State::Up => true,
+            State::Down => self.probed,
+            State::Cruise => false,
+        }
+    }
+
+    fn is_blind(&self) -> bool {
+        self.heard_at < self.blind_until
+    }
+
+    /// Pace, as a share of the path's rate.
+    fn gain(&self) -> f64 {
+        match self.state {
+            State::Startup if !self.has_sample => 1.0,
+            State::Startup => self.startup_gain,
+            State::Drain => DRAIN_GAIN,
+            State::Cruise if self.is_blind() => CRUISE_GAIN,
+            State::Cruise => {
+                // What stands in spite of all is worked off within a few rounds.
+                let standing = self.path.standing_queue(self.standing_span());
+                let excess = standing.saturating_sub(self.empty_threshold());
+                let share = excess.as_secs_f64() / self.min_rtt.as_secs_f64().max(1e-3);
+                CRUISE_GAIN - (share / 2.0).min(0.25)
+            }
+            State::Up => self.up_gain,
+            State::Down => DOWN_GAIN,
+        }
+    }
+
     fn on_round(&mut self, now: Timestamp, app_limited: bool) {
         self.rounds_in_state += 1;
         let grown = self.bandwidth as f64 / self.bandwidth_at_round.max(1) as f64;
+        let arrivals = self.path.arrivals(self.round_time());
+        let before = core::mem::replace(&mut self.arrivals_at_round, arrivals.map_or(0, |a| a.0));
+        let own = self.path.own_loss();
+        let expected = self.bandwidth as f64 * (1.0 - own);
+        let is_poor = arrivals.is_some_and(|(arriving, lost)| {
+            lost > own + SUDDEN_LOSS && (arriving as f64) < expected * SUDDEN_FALL
+        }) && !app_limited
+            && self.cut.is_none();
+        self.poor_rounds = if is_poor { self.poor_rounds + 1 } else { 0 };
+        match (self.state, arrivals) {
+            // What is sent in excess is lost where no queue keeps it: more is sent, no more arrives.
+            (State::Startup, Some((now_arriving, lost)))
+                if before > 0
+                    && now - self.first_sample_at > self.round_time() * 2
+                    && lost > STARTUP_LOSS
+                    && !app_limited
+                    && grown > 1.25
+                    && now_arriving < before / 8 * 9 =>
+            {
+                self.bandwidth = now_arriving;
+                self.path.forget_own_loss();
+                self.enter(now, State::Drain);
+            }
+            (State::Cruise, Some((now_arriving, _))) if is_poor && self.poor_rounds >= 2 => {
+                // The link has become much slower, or loses much more. A trial tells which; in the
+                // meantime the worse is assumed.
+                self.cut = Some(Cut { bandwidth: self.bandwidth, arrivals: now_arriving });
+                self.bandwidth = now_arriving;
+                self.is_doubtful = true;
+                self.path.forget_own_loss();
+                self.enter(now, State::Down);
+            }
+            _ => {}
+        }
         match self.state {
             State::Startup => {
                 // Growth shows two round trips after the first sample.
@@ -216,10 +406,14 @@ impl Bbr {
                     self.enter(now, State::Drain);
                 }
             }
-            State::Up if self.rounds_in_state >= 2 && grown > 1.1 => {
+            // What is sent faster shows a round trip later, and over a whole one.
+            State::Up if self.rounds_in_state >= 2 && self.bandwidth > self.before_up / 10 * 11 => {
+                self.before_up = self.bandwidth;
+                self.arrivals_before_up = arrivals.map_or(0, |(rate, _)| rate);
+                self.rounds_in_state = 0;
                 self.up_gain = (self.up_gain * 1.25).min(MAX_UP_GAIN);
             }
-            State::Up if self.rounds_in_state >= 2 => self.enter(now, State::Down),
+            State::Up if self.rounds_in_state >= 3 => self.enter(now, State::Down),
             State::Cruise if now >= self.next_trial && self.path.is_suspicious() => {
                 self.next_trial = now + (self.round_time() * 8).max(MIN_TRIAL_INTERVAL);
                 self.enter(now, State::Down);
@@ -238,8 +432,10 @@ impl Controller for Bbr {
     fn on_ack(&mut self, sample: &AckSample) {
         let now = sample.now;
         self.silent = false;
-        self.min_rtt = sample.min_rtt;
+        self.heard_at = now;
         self.path.on_ack(sample);
+        self.min_rtt = self.path.min_rtt().unwrap_or(sample.min_rtt);
+        self.tell_path_from_queue(sample);
         let standing = self.path.standing_queue(self.standing_span());
         let confirmed = self.path.samples_in(self.standing_span()) >= 3;
         let outrun = self.state == State::Startup
@@ -256,10 +452,32 @@ impl Controller for Bbr {
             self.full_since = None;
         }
         let full_for = self.full_since.map_or(Duration::ZERO, |since| now - since);
-        if let Some(share) = self.path.conclude_trial() {
-            self.bandwidth = (self.bandwidth as f64 * share) as u64;
-            // A large correction may not be the last.
-            self.next_trial = now + self.round_time() * 3;
+        if let Some(conclusion) = self.path.conclude_trial() {
+            let cut = self.cut.take();
+            let rate = match conclusion {
+                Conclusion::Own(own) => {
+                    // Fewer arrive because more is lost: the link is as fast as before.
+                    if let Some(cut) = cut {
+                        let real = cut.arrivals as f64 / (1.0 - own).max(0.01);
+                        self.bandwidth = self.bandwidth.max(cut.bandwidth.min(real as u64));
+                    }
+                    self.bandwidth as f64
+                }
+                Conclusion::Share(share) => self.bandwidth as f64 * share.max(MIN_TRIAL_SHARE),
+                Conclusion::Overrun(packets) => packets * self.packet as f64,
+            };
+            if (rate as u64) < self.bandwidth {
+                self.bandwidth = rate as u64;
+                self.next_probe = self.next_probe.min(now + self.round_time() * 4);
+                self.is_doubtful = self.state != State::Cruise;
+                // A large correction may not be the last.
+                self.next_trial = now + self.round_time() * 3;
+            }
+        }
+
+        if congestive && self.state == State::Down && self.probed {
+            // Lost packets count as passed: what the probe found since its last success is void.
+            self.bandwidth = self.bandwidth.min(self.before_up);
         }
 
         if let Some(rate) = self.path.rate(self.rate_span()) {
@@ -267,18 +485,22 @@ impl Controller for Bbr {
                 // Bursts may cross a shared link faster than a whole flow could.
                 (self.bandwidth_at_round.max(self.initial) as f64 * MAX_ROUND_GROWTH) as u64
             } else {
-                u64::MAX
+                self.probe_ceiling()
             };
             let proven = rate.proven.min(ceiling);
             if !self.has_sample && !rate.app_limited && rate.proven > 0 {
                 self.has_sample = true;
                 self.first_sample_at = now;
                 self.bandwidth = proven;
-            } else if proven > self.bandwidth {
+            } else if proven > self.bandwidth && self.is_above_rate() {
                 self.bandwidth = proven;
-            } else if full_for >= MIN_FULL && self.state != State::Startup && rate.arrived > 0 {
+            } else if full_for >= MIN_FULL
+                && self.state != State::Startup
+                && rate.arrived > 0
+                && rate.changed
+            {
                 // The link is busy and yet slower than believed: believe it.
-                self.bandwidth -= self.bandwidth.saturating_sub(rate.arrived) / 4;
+                self.bandwidth -= self.bandwidth.saturating_sub(rate.busy) / 4;
             }
             if (full || overflows) && self.state == State::Startup {
                 self.bandwidth = rate.arrived.min(self.bandwidth);
@@ -289,9 +511,8 @@ impl Controller for Bbr {
         let growth = self.growth();
         self.startup_gain = FIRST_GAIN * (growth / FIRST_GAIN).powf(ramp.min(1.0));
         if self.state == State::Startup {
-            // What is lost in the first rounds is not due to us.
-            let level = if ramp < 2.0 { Level::Low } else { Level::High };
-            self.path.set_level(now, level);
+            self.path.set_level(now, Level::High);
+            self.path.note_start(self.rate_span());
         }
         match self.state {
             State::Startup
@@ -301,11 +522,41 @@ impl Controller for Bbr {
             }
             State::Drain | State::Down => {
                 let empty = standing <= self.empty_threshold();
+                // What is in flight tells of an empty queue a round trip before the delay does.
+                let drained = sample.in_flight <= self.product();
                 let waited = now - self.state_since > self.round_time();
-                let too_long = now - self.state_since > self.round_time() * 4;
-                if (empty && waited) || too_long {
+                let too_long = now - self.state_since > self.round_time() * MAX_YIELD_ROUNDS;
+                if empty
+                    && waited
+                    && let Some(gain) = self.stood_at.take()
+                {
+                    // Even this pace kept the queue standing, and less does not.
+                    self.bandwidth = (self.bandwidth as f64 * gain.max(MIN_STANDING_GAIN)) as u64;
+                }
+                if drained && (waited || self.state == State::Drain) && self.stood_at.is_none() {
+                    self.enter(now, State::Cruise);
+                    self.blind_until = now + self.round_time();
+                } else if (empty && waited) || too_long {
                     self.enter(now, State::Cruise);
                 }
+            }
+            State::Cruise
+                if full
+                    && (now >= self.next_probe
+                        || full_for > self.round_time() * STANDING_ROUNDS) =>
+            {
+                // Nothing to be found while a queue stands; but is it one?
+                self.stood_at = Some(self.gain());
+                self.full_since = None;
+                self.enter(now, State::Down);
+            }
+            State::Cruise if sample.ce_packets > 0 && now >= self.next_trial => {
+                // Marked packets are a queue that somebody else sees (RFC 3168, once in a round).
+                let marked = sample.ce_packets.min(sample.acked_packets) as f64;
+                let share = marked / sample.acked_packets.max(1) as f64;
+                self.bandwidth = (self.bandwidth as f64 * (1.0 - share / 2.0).max(CE_CUT)) as u64;
+                self.next_trial = now + self.round_time();
+                self.enter(now, State::Down);
             }
             State::Cruise if now >= self.next_probe && !sample.app_limited => {
                 self.enter(now, State::Up);
@@ -330,31 +581,18 @@ impl Controller for Bbr {
         }
         let gain = match self.state {
             State::Startup => self.growth() * 1.5,
-            _ => 2.0 * self.up_gain.max(1.0) / UP_GAIN,
+            State::Up => 2.0 * self.up_gain.max(1.0) / UP_GAIN,
+            _ => 2.0,
         };
-        let product = self.bandwidth as f64 * self.min_rtt.as_secs_f64();
+        let product = self.product() as f64;
         // Acknowledgements come in steps of a few milliseconds.
         let slack = self.bandwidth as f64 * 0.005;
         ((product * gain + slack) as u64).max(FIRST_FLIGHT_PACKETS * self.packet)
     }
 
     fn pacing_rate(&self) -> u64 {
-        let gain = match self.state {
-            State::Startup if !self.has_sample => 1.0,
-            State::Startup => self.startup_gain,
-            State::Drain => DRAIN_GAIN,
-            State::Cruise => {
-                // What stands in spite of all is worked off within a few rounds.
-                let standing = self.path.standing_queue(self.standing_span());
-                let excess = standing.saturating_sub(self.empty_threshold());
-                let share = excess.as_secs_f64() / self.min_rtt.as_secs_f64().max(1e-3);
-                CRUISE_GAIN - (share / 2.0).min(0.25)
-            }
-            State::Up => self.up_gain,
-            State::Down => DOWN_GAIN,
-        };
         let silence = if self.silent { 0.5 } else { 1.0 };
-        ((self.bandwidth as f64 * gain * silence) as u64).max(2 * self.packet)
+        ((self.bandwidth as f64 * self.gain() * silence) as u64).max(2 * self.packet)
     }
 
     fn bandwidth(&self) -> u64 {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
-use super::loss_trial::{Level, LossCount, LossTrial};
+use super::loss_trial::{Conclusion, Level, LossCount, LossTrial};
 use crate::congestion::AckSample;
 
 /// How long a minimum of the one-way delay is believed, in two halves.
@@ -19,6 +19,12 @@ const OUTRUN_RTT_SHARE: u32 = 64;
 const OUTRUN_DELAY_MIN: Duration = Duration::from_micros(300);
 const OUTRUN_DELAY_MAX: Duration = Duration::from_millis(2);
 const OUTRUN_SAMPLES: usize = 3;
+/// Arrivals that differ from departures by less than this share are the same, and so are those
+/// whose span differs by less than this multiple of the jitter.
+const SAME_RATE: f64 = 1.0 / 64.0;
+const RATE_JITTER: f64 = 4.0;
+/// Share of the newest value in the mean of the jitter.
+const JITTER_SHARE: f64 = 1.0 / 32.0;
 /// Octets of a packet, to turn octets into packets.
 const PACKET: f64 = 1_400.0;
 /// Acknowledgements remembered; at one every 0.5 ms a quarter of a second.
@@ -31,6 +37,7 @@ struct Point {
     received_at: Timestamp,
     lost: u64,
     acked: u64,
+    acked_packets: u64,
     queue: Duration,
     /// Sent when there was nothing more to send.
     app_limited: bool,
@@ -43,6 +50,13 @@ pub(super) struct Rate {
     pub(super) arrived: u64,
     /// At most what was sent in the same time: what the path is known to carry.
     pub(super) proven: u64,
+    /// The rate of a link whose queue stands. If that queue becomes longer or shorter, it is exact
+    /// whatever was lost; one that keeps its length may be full.
+    pub(super) busy: u64,
+    /// They arrived faster or slower than they were sent, beyond the jitter, or more were lost
+    /// than the path loses by itself. Packets that arrive
+    /// just as they are sent tell nothing of the link: so they do where it is not busy.
+    pub(super) changed: bool,
     /// The sender had nothing more to send at some time: the path may carry more.
     pub(super) app_limited: bool,
 }
@@ -53,10 +67,16 @@ pub(super) struct PathModel {
     history: VecDeque<Point>,
     lost: u64,
     acked: u64,
+    acked_packets: u64,
     /// Minimum of arrival less departure, on two clocks: current and last half window.
     min_delay: Option<(i64, i64)>,
+    /// Minimum of the round-trip time, likewise.
+    min_rtt: Option<(Duration, Duration)>,
     min_since: Timestamp,
     pub(super) queue_delay: Duration,
+    /// By how much delays change from one acknowledgement to the next, in seconds, without the
+    /// steady growth or decrease of a queue.
+    jitter: f64,
     trial: LossTrial,
 }
 
@@ -67,12 +87,42 @@ impl PathModel {
     }
 
     /// What is lost by now is to be compared with what will be lost at a low level.
-    pub(super) fn begin_trial(&mut self, before: Option<LossCount>) {
-        self.trial.begin(before);
+    pub(super) fn begin_trial(&mut self, before: Option<LossCount>, span: Duration) {
+        let arrivals = self.span(span).map(|(older, newest)| {
+            let packets = (newest.acked_packets - older.acked_packets) as f64;
+            packets / (newest.received_at - older.received_at).as_secs_f64()
+        });
+        self.trial.begin(before, arrivals);
+    }
+
+    /// Start-up goes on: what was lost over the last `span` may be the path's own.
+    pub(super) fn note_start(&mut self, span: Duration) {
+        if let Some(loss) = self.loss_over(span) {
+            self.trial.note_start(loss);
+        }
+    }
+
+    /// Octets a second that really arrived over the last `span`, and the share that was lost.
+    pub(super) fn arrivals(&self, span: Duration) -> Option<(u64, f64)> {
+        let (older, newest) = self.span(span)?;
+        let seconds = (newest.received_at - older.received_at).as_secs_f64();
+        let acked = (newest.acked - older.acked) as f64;
+        let lost = (newest.lost - older.lost) as f64;
+        Some(((acked / seconds) as u64, lost / (acked + lost).max(1.0)))
+    }
+
+    /// See [`LossTrial::own_share`].
+    pub(super) fn own_loss(&self) -> f64 {
+        self.trial.own_share()
+    }
+
+    /// See [`LossTrial::forget_own`].
+    pub(super) fn forget_own_loss(&mut self) {
+        self.trial.forget_own();
     }
 
     /// See [`LossTrial::conclude`].
-    pub(super) fn conclude_trial(&mut self) -> Option<f64> {
+    pub(super) fn conclude_trial(&mut self) -> Option<Conclusion> {
         self.trial.conclude()
     }
 
@@ -93,18 +143,22 @@ impl PathModel {
         self.trial.on_ack(sample);
         self.lost += sample.lost_bytes;
         self.acked += sample.acked_bytes;
+        self.acked_packets += sample.acked_packets;
         let delay =
             sample.largest_received_at.as_nanos() as i64 - sample.largest_sent_at.as_nanos() as i64;
-        let (current, last) = self.min_delay.unwrap_or((delay, delay));
-        self.min_delay = Some(if sample.now - self.min_since > DELAY_LIFETIME / 2 {
+        let known = sample.min_rtt.min(sample.rtt);
+        let (delays, rtts) =
+            (self.min_delay.unwrap_or((delay, delay)), self.min_rtt.unwrap_or((sample.rtt, known)));
+        let (delays, rtts) = if sample.now - self.min_since > DELAY_LIFETIME / 2 {
             self.min_since = sample.now;
-            (delay, current)
+            ((delay, delays.0), (sample.rtt, rtts.0))
         } else {
-            (current.min(delay), last)
-        });
-        let (current, last) = self.min_delay.unwrap_or((delay, delay));
-        let queue = delay - current.min(last).min(delay);
+            ((delays.0.min(delay), delays.1), (rtts.0.min(sample.rtt), rtts.1))
+        };
+        (self.min_delay, self.min_rtt) = (Some(delays), Some(rtts));
+        let queue = delay - delays.0.min(delays.1).min(delay);
         self.queue_delay = Duration::from_nanos(queue as u64);
+        self.note_jitter();
         if self.history.len() == MAX_HISTORY {
             self.history.pop_front();
         }
@@ -114,9 +168,43 @@ impl PathModel {
             received_at: sample.largest_received_at,
             lost: self.lost,
             acked: self.acked,
+            acked_packets: self.acked_packets,
             queue: self.queue_delay,
             app_limited: sample.app_limited,
         });
+    }
+
+    /// Mean of the change of the change (a queue that grows steadily has none).
+    fn note_jitter(&mut self) {
+        let mut before = self.history.iter().rev().map(|point| point.queue.as_secs_f64());
+        if let (Some(last), Some(earlier)) = (before.next(), before.next()) {
+            let change = self.queue_delay.as_secs_f64() - 2.0 * last + earlier;
+            self.jitter += (change.abs() - self.jitter) * JITTER_SHARE;
+        }
+    }
+
+    /// How much delays vary from one acknowledgement to the next.
+    pub(super) fn jitter(&self) -> Duration {
+        Duration::from_secs_f64(self.jitter)
+    }
+
+    /// Least round-trip time of late.
+    pub(super) fn min_rtt(&self) -> Option<Duration> {
+        self.min_rtt.map(|(current, last)| current.min(last))
+    }
+
+    /// The path has become longer by `delay`: what looked like a queue is none.
+    pub(super) fn rebase(&mut self, delay: Duration) {
+        let nanos = delay.as_nanos() as i64;
+        self.min_delay = self.min_delay.map(|(a, b)| {
+            let base = a.min(b).saturating_add(nanos);
+            (base, base)
+        });
+        self.min_rtt = self.min_rtt().map(|rtt| (rtt + delay, rtt + delay));
+        self.queue_delay = self.queue_delay.saturating_sub(delay);
+        for point in &mut self.history {
+            point.queue = point.queue.saturating_sub(delay);
+        }
     }
 
     /// The newest point and the newest one that is at least `span` older.
@@ -152,12 +240,17 @@ impl PathModel {
         let app_limited = busy.is_none();
         let (older, newest) = busy.or_else(|| self.span(span))?;
         let bytes = newest.cumulative.saturating_sub(older.cumulative) as f64;
-        let own = bytes * (1.0 - self.excess_loss(span));
+        let excess = self.excess_loss(span);
+        let own = bytes * (1.0 - excess);
         let arrival = (newest.received_at - older.received_at).as_secs_f64().max(1e-6);
         let departure = (newest.sent_at - older.sent_at).as_secs_f64();
+        let moved =
+            (arrival - departure).abs() > (departure * SAME_RATE).max(self.jitter * RATE_JITTER);
         Some(Rate {
+            busy: (if moved { bytes } else { own } / arrival) as u64,
             arrived: (own / arrival) as u64,
             proven: (own / arrival.max(departure)) as u64,
+            changed: moved || excess > 0.0,
             app_limited,
         })
     }

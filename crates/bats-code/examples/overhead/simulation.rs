@@ -1,0 +1,302 @@
+//! Blocks over a lossy line, coefficients only: the payload is a zero octet.
+
+use bats_code::rfc::{
+    BatchCache, Decoder, DegreeDistribution, Field, InnerCode, Limits, OuterCode, Progress,
+    Recoder, Table,
+};
+
+/// A code, a network, and what the table says of them.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) source_packets: u32,
+    pub(crate) batch_size: usize,
+    pub(crate) degrees: fn(u32) -> DegreeDistribution,
+    pub(crate) precode: bool,
+    /// Hops, each of which loses this share; relays recode.
+    pub(crate) hops: u32,
+    pub(crate) loss_percent: u32,
+    /// Mean overhead in the table, and half a unit of its last digit.
+    pub(crate) table: Option<f64>,
+    pub(crate) table_digit: f64,
+    pub(crate) table_inactive: Option<u32>,
+    pub(crate) belief_propagation: bool,
+}
+
+const ONE_HOP: Case = Case {
+    name: "",
+    source_packets: 0,
+    batch_size: 16,
+    degrees: DegreeDistribution::dense,
+    precode: false,
+    hops: 1,
+    loss_percent: 10,
+    table: None,
+    table_digit: 0.5,
+    table_inactive: None,
+    belief_propagation: false,
+};
+
+fn table_16(_: u32) -> DegreeDistribution {
+    DegreeDistribution::table(Table::M16OneHop)
+}
+
+fn mixture_16(k: u32) -> DegreeDistribution {
+    DegreeDistribution::mixture(Table::M16OneHop, k)
+}
+
+fn table_32(_: u32) -> DegreeDistribution {
+    DegreeDistribution::table(Table::M32FourHops)
+}
+
+/// The rows of the table, and what this crate recommends.
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "K=128 dense",
+        source_packets: 128,
+        table: Some(0.0),
+        table_digit: 0.005,
+        ..ONE_HOP
+    },
+    Case {
+        name: "K=256 dense",
+        source_packets: 256,
+        table: Some(0.0),
+        table_digit: 0.005,
+        ..ONE_HOP
+    },
+    Case {
+        name: "K=1024 dense",
+        source_packets: 1024,
+        table: Some(0.0),
+        table_digit: 0.005,
+        ..ONE_HOP
+    },
+    Case {
+        name: "K=256 table",
+        source_packets: 256,
+        degrees: table_16,
+        table: Some(66.0),
+        belief_propagation: true,
+        ..ONE_HOP
+    },
+    Case {
+        name: "K=1024 table",
+        source_packets: 1024,
+        degrees: table_16,
+        table: Some(657.0),
+        belief_propagation: true,
+        ..ONE_HOP
+    },
+    Case {
+        name: "K=512 mixture",
+        source_packets: 512,
+        degrees: mixture_16,
+        table: Some(11.0),
+        ..ONE_HOP
+    },
+    Case {
+        name: "K=1024 mixture",
+        source_packets: 1024,
+        degrees: mixture_16,
+        table: Some(1.5),
+        table_digit: 0.05,
+        table_inactive: Some(178),
+        ..ONE_HOP
+    },
+    Case {
+        name: "K=2048 mixture",
+        source_packets: 2048,
+        degrees: mixture_16,
+        table: Some(0.5),
+        table_digit: 0.05,
+        table_inactive: Some(358),
+        ..ONE_HOP
+    },
+    // The table has the author's degrees and precode here; ours are others.
+    Case {
+        name: "K=1600 M=32 4 hops table, precode",
+        source_packets: 1600,
+        batch_size: 32,
+        degrees: table_32,
+        precode: true,
+        hops: 4,
+        loss_percent: 20,
+        ..ONE_HOP
+    },
+    Case {
+        name: "K=1024 recommended",
+        source_packets: 1024,
+        degrees: |k| DegreeDistribution::recommended(16, k, false),
+        ..ONE_HOP
+    },
+    Case {
+        name: "K=1600 M=32 4 hops recommended",
+        source_packets: 1600,
+        batch_size: 32,
+        degrees: |k| DegreeDistribution::recommended(32, k, false),
+        hops: 4,
+        loss_percent: 20,
+        ..ONE_HOP
+    },
+    Case {
+        name: "K=2500 recommended, precode",
+        source_packets: 2500,
+        degrees: |k| DegreeDistribution::recommended(16, k, true),
+        precode: true,
+        ..ONE_HOP
+    },
+];
+
+/// SplitMix64: the dice of the network.
+struct Dice(u64);
+
+impl Dice {
+    fn lost(&mut self, percent: u32) -> bool {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % 100 < u64::from(percent)
+    }
+}
+
+/// What a block needed.
+pub(crate) struct Run {
+    /// Packets received beyond K.
+    pub(crate) overhead: usize,
+    pub(crate) inactive: usize,
+}
+
+fn code(case: &Case) -> OuterCode {
+    let inner = InnerCode::new(case.batch_size, Field::Octet).expect("in the table");
+    let code = OuterCode::new(case.source_packets, inner, (case.degrees)(case.source_packets));
+    let code = code.expect("K is valid");
+    if case.precode { code.with_precode() } else { code }
+}
+
+/// Batches of a block: every block has others, so that means are over codes as well as losses.
+fn first_batch(number: u32) -> u32 {
+    number.wrapping_mul(1_000_003)
+}
+
+/// Packets of a batch as they arrive: coefficient vectors with a zero octet of payload.
+fn arriving(case: &Case, batch_id: u32, dice: &mut Dice) -> Vec<Vec<u8>> {
+    let inner = InnerCode::new(case.batch_size, Field::Octet).expect("in the table");
+    let m = case.batch_size;
+    let unit = |column: usize| (0..=m).map(|x| u8::from(x == column)).collect::<Vec<u8>>();
+    let mut packets: Vec<Vec<u8>> =
+        (0..m).map(unit).filter(|_| !dice.lost(case.loss_percent)).collect();
+    for hop in 1..case.hops {
+        let seed = batch_id.wrapping_mul(64) + hop;
+        let mut relay = Recoder::new(inner, 1, seed).expect("size");
+        packets.iter().for_each(|packet| {
+            relay.push(packet).expect("length");
+        });
+        packets.clear();
+        for _ in 0..m {
+            let mut packet = vec![0; m + 1];
+            if relay.recode_random(&mut packet).is_ok() && !dice.lost(case.loss_percent) {
+                packets.push(packet);
+            }
+        }
+    }
+    packets
+}
+
+/// Sends one block; counts the innovative packets that arrive until it is decoded.
+pub(crate) fn simulate(case: &Case, number: u32) -> Run {
+    let code = code(case);
+    let limits =
+        Limits { max_packets: 1 << 20, max_batches: 1 << 20, ..Limits::for_code(&code, 1) };
+    let mut decoder = Decoder::new(BatchCache::new(code, 0), 1, limits).expect("limits");
+    let mut dice = Dice(u64::from(number) << 32);
+    let mut batch_id = first_batch(number);
+    loop {
+        for packet in arriving(case, batch_id, &mut dice) {
+            decoder.push(batch_id, &packet).expect("limits");
+            if decoder.decode().expect("limits") == Progress::Complete {
+                let stats = decoder.stats();
+                let overhead = stats.packets - case.source_packets as usize;
+                return Run { overhead, inactive: stats.inactive };
+            }
+        }
+        batch_id = batch_id.wrapping_add(1);
+    }
+}
+
+/// The same with belief propagation alone: packets beyond K, or `None` if 4 K were not enough. A
+/// batch counts as solvable with as many packets as unknowns, which is wrong once in 250 times.
+pub(crate) fn belief_propagation(case: &Case, number: u32) -> Option<usize> {
+    let code = code(case);
+    let k = case.source_packets as usize;
+    let mut dice = Dice(u64::from(number) << 32);
+    let mut known = vec![false; k];
+    let mut count = 0;
+    let mut received = 0;
+    let mut batches: Vec<(Vec<u32>, usize)> = Vec::new();
+    let mut batch_id = first_batch(number);
+    loop {
+        batches.push((code.batch(batch_id).indices().to_vec(), 0));
+        for _ in arriving(case, batch_id, &mut dice) {
+            received += 1;
+            if received > 4 * k {
+                return None;
+            }
+            let mut progress = true;
+            if let Some((_, packets)) = batches.last_mut() {
+                *packets += 1;
+            }
+            while progress {
+                progress = false;
+                for (indices, packets) in &mut batches {
+                    indices.retain(|&index| !known[index as usize]);
+                    if !indices.is_empty() && indices.len() <= *packets {
+                        count += indices.len();
+                        indices.iter().for_each(|&index| known[index as usize] = true);
+                        progress = true;
+                    }
+                }
+            }
+            if count == k {
+                return Some(received - k);
+            }
+        }
+        batch_id = batch_id.wrapping_add(1);
+    }
+}
+
+/// Blocks of which the table's means are taken to be.
+const TABLE_BLOCKS: f64 = 200.0;
+
+/// Mean with twice its standard error, and quantiles.
+pub(crate) struct Summary {
+    pub(crate) mean: f64,
+    pub(crate) error: f64,
+    pub(crate) median: f64,
+    pub(crate) p95: f64,
+    variance: f64,
+    count: f64,
+}
+
+impl Summary {
+    pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let count = values.len().max(2) as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        let quantile = |share: f64| {
+            let index = (share * values.len() as f64) as usize;
+            values.get(index).or(values.last()).copied().unwrap_or(f64::NAN)
+        };
+        let error = 2.0 * (variance / count).sqrt();
+        Self { mean, error, median: quantile(0.5), p95: quantile(0.95), variance, count }
+    }
+
+    /// Whether a figure of the table, rounded by at most `digit`, and this mean may be means of the
+    /// same distribution: they differ by three standard errors at most.
+    pub(crate) fn agrees(&self, figure: f64, digit: f64) -> bool {
+        let error = (self.variance * (1.0 / self.count + 1.0 / TABLE_BLOCKS)).sqrt();
+        (self.mean - figure).abs() <= 3.0 * error + digit
+    }
+}

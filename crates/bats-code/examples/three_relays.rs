@@ -1,0 +1,140 @@
+//! Sends a file through three recoding relays, over four links that lose 20 % of their packets each;
+//! nothing is sent back but "decoded". Compares what arrives with the file, and writes it:
+//! `cargo run --release -p bats-code --example three_relays [-- FILE [COPY]]`.
+//!
+//! Without FILE five million pseudo-random octets are sent.
+
+use std::error::Error;
+use std::fs;
+
+use bats_code::rfc::{
+    BatchCache, Decoder, DegreeDistribution, Encoder, Field, InnerCode, Limits, OuterCode,
+    PacketHeader, Progress, Recoder, TinyMt32, source_packets,
+};
+
+/// T: octets of data in a packet.
+const PACKET_SIZE: usize = 1400;
+/// Source packets of a block at most: larger files take several.
+const MAX_BLOCK: usize = 4000;
+const RELAYS: u32 = 3;
+/// Each of the four links loses this percentage.
+const LOSS: u32 = 20;
+
+/// A lossy link.
+struct Link {
+    dice: TinyMt32,
+    sent: usize,
+    lost: usize,
+}
+
+impl Link {
+    fn delivers(&mut self) -> bool {
+        self.sent += 1;
+        let lost = self.dice.below(100) < LOSS;
+        self.lost += usize::from(lost);
+        !lost
+    }
+}
+
+/// Sends a block; returns it as it arrived and the packets that the decoder received.
+fn send(data: &[u8], links: &mut [Link]) -> Result<(Vec<u8>, usize), Box<dyn Error>> {
+    let inner = InnerCode::new(32, Field::Octet)?;
+    let m = inner.batch_size();
+    let k = source_packets(data.len() as u64, PACKET_SIZE)?;
+    // Large blocks take the precode, which both ends know by the rule written here.
+    let precode = k > 2000;
+    let code = OuterCode::new(k, inner, DegreeDistribution::recommended(m, k, precode))?;
+    let code = if precode { code.with_precode() } else { code };
+
+    // The three parties share M, q and T; source and destination K and DD as well.
+    let mut encoder = Encoder::new(BatchCache::new(code.clone(), 1 << 24), data, PACKET_SIZE)?;
+    let mut relays = (0..RELAYS)
+        .map(|seed| Recoder::new(inner, PACKET_SIZE, seed))
+        .collect::<Result<Vec<_>, _>>()?;
+    let limits = Limits::for_code(&code, PACKET_SIZE);
+    let mut decoder = Decoder::new(BatchCache::new(code, 1 << 24), PACKET_SIZE, limits)?;
+
+    let len = encoder.coded_packet_len();
+    let mut batch = vec![vec![0; len]; m];
+    let mut received = 0;
+    for batch_id in 0.. {
+        let mut outputs: Vec<&mut [u8]> = batch.iter_mut().map(Vec::as_mut_slice).collect();
+        encoder.encode(batch_id, 0, &mut outputs)?;
+        let mut packets: Vec<Vec<u8>> =
+            batch.iter().filter(|_| links[0].delivers()).cloned().collect();
+        for (relay, link) in relays.iter_mut().zip(&mut links[1..]) {
+            relay.clear();
+            for packet in &packets {
+                relay.push(packet)?;
+            }
+            packets.clear();
+            if relay.rank() == 0 {
+                break;
+            }
+            // As many packets as the source sent: M combinations of what is here.
+            for _ in 0..m {
+                let mut packet = vec![0; len];
+                relay.recode_random(&mut packet)?;
+                if link.delivers() {
+                    packets.push(packet);
+                }
+            }
+        }
+        for packet in &packets {
+            received += 1;
+            // What the RFC's example puts in front of a packet.
+            let header = PacketHeader::parse(PacketHeader::new(k, inner, batch_id)?.to_octets())?;
+            decoder.push(header.batch_id(), packet)?;
+        }
+        if decoder.decode()? == Progress::Complete {
+            break;
+        }
+    }
+    let mut copy = vec![0; decoder.block_len()?];
+    decoder.copy_block(&mut copy)?;
+    Ok((copy, received))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let data = match arguments.next() {
+        Some(path) => fs::read(path)?,
+        None => {
+            let mut random = TinyMt32::new(1);
+            (0..5_000_000).map(|_| random.next_u32() as u8).collect()
+        }
+    };
+    let mut links: Vec<Link> = (0..=RELAYS)
+        .map(|link| Link { dice: TinyMt32::new(link + 100), sent: 0, lost: 0 })
+        .collect();
+    let mut copy = Vec::with_capacity(data.len());
+    let (mut needed, mut received) = (0, 0);
+    // Every block ends in padding, so that an empty file is a block too.
+    let size = MAX_BLOCK * PACKET_SIZE - 1;
+    let mut rest = &data[..];
+    loop {
+        let (block, others) = rest.split_at(size.min(rest.len()));
+        rest = others;
+        let (decoded, packets) = send(block, &mut links)?;
+        copy.extend_from_slice(&decoded);
+        needed += source_packets(block.len() as u64, PACKET_SIZE)?;
+        received += packets;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    for (number, link) in links.iter().enumerate() {
+        let percent = 100.0 * link.lost as f64 / link.sent.max(1) as f64;
+        println!("link {number}: {} packets, {percent:.1} % lost", link.sent);
+    }
+    println!("{needed} source packets, {received} packets arrived");
+    if copy != data {
+        return Err("the copy differs from the file".into());
+    }
+    if let Some(path) = arguments.next() {
+        fs::write(&path, &copy)?;
+        println!("written to {path}");
+    }
+    println!("{} octets arrived as they were sent", copy.len());
+    Ok(())
+}

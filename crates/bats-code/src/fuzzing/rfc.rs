@@ -1,0 +1,409 @@
+//! Drives the code of RFC 9426 from octets: the decoder beside a naive Gaussian elimination,
+//! chains of recoders, garbage, and the parsers of parameters.
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::add_multiple;
+use crate::gf256;
+use crate::kernel::Kernel;
+use crate::rfc::{
+    BatchCache, DecodeError, Decoder, DegreeDistribution, Encoder, InnerCode, Limits, OuterCode,
+    PacketHeader, Progress, Reception, Recoder, SessionParameters,
+};
+
+/// Textbook elimination: reduced echelon form of all lines, coefficients and payload together.
+#[derive(Debug)]
+pub struct NaiveBlock {
+    unknowns: usize,
+    /// The line whose first coefficient other than 0 is in this column.
+    lines: Vec<Option<Vec<u8>>>,
+}
+
+impl NaiveBlock {
+    /// No equation yet.
+    #[must_use]
+    pub fn new(unknowns: usize) -> Self {
+        Self { unknowns, lines: vec![None; unknowns] }
+    }
+
+    /// Adds an equation: a coefficient for each unknown, then the payload; tells whether it raised
+    /// the rank.
+    ///
+    /// # Panics
+    /// It contradicts the others.
+    pub fn push(&mut self, mut line: Vec<u8>) -> bool {
+        for column in 0..self.unknowns {
+            if let Some(row) = &self.lines[column] {
+                add_multiple(line[column], row, &mut line);
+            }
+        }
+        let Some(pivot) = line[..self.unknowns].iter().position(|&x| x != 0) else {
+            assert!(line.iter().all(|&x| x == 0), "a dependent equation contradicts");
+            return false;
+        };
+        let inverse = gf256::inv(line[pivot]);
+        line.iter_mut().for_each(|x| *x = gf256::mul(inverse, *x));
+        for row in self.lines.iter_mut().flatten() {
+            add_multiple(row[pivot], &line, row);
+        }
+        self.lines[pivot] = Some(line);
+        true
+    }
+
+    /// Independent equations.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.lines.iter().flatten().count()
+    }
+
+    /// The payload of an unknown, once all are determined.
+    #[must_use]
+    pub fn payload(&self, unknown: usize) -> Option<&[u8]> {
+        if self.rank() < self.unknowns {
+            return None;
+        }
+        self.lines[unknown].as_ref().map(|line| &line[self.unknowns..])
+    }
+}
+
+/// The octets of a script, zeros behind its end.
+struct Script<'a>(&'a [u8]);
+
+impl Script<'_> {
+    fn next(&mut self) -> usize {
+        match self.0.split_first() {
+            None => 0,
+            Some((&first, rest)) => {
+                self.0 = rest;
+                first.into()
+            }
+        }
+    }
+}
+
+/// A small code from the first octets of a script.
+fn code(script: &mut Script<'_>) -> (OuterCode, usize) {
+    let shape = script.next();
+    let inner = InnerCode::from_mq((shape & 7) as u8).expect("three bits");
+    let k = 1 + script.next() as u32 % 70;
+    let packet_size = 1 + script.next() % 80;
+    let degree = |octet: usize| 1 + octet as u32 % (k + 3);
+    let degrees = match shape >> 3 & 3 {
+        0 => DegreeDistribution::dense(k),
+        1 => DegreeDistribution::recommended(inner.batch_size(), k, true),
+        _ => {
+            let pairs: Vec<(u32, u32)> =
+                (0..3).map(|_| (degree(script.next()), 1 + script.next() as u32)).collect();
+            DegreeDistribution::from_pairs(pairs).expect("weights are above 0")
+        }
+    };
+    let code = OuterCode::new(k, inner, degrees).expect("K is 1 to 70");
+    let code = if shape & 32 != 0 { code.with_precode() } else { code };
+    (code, packet_size)
+}
+
+/// What a packet says: coefficients of all intermediate packets, then its data.
+fn line_of(code: &OuterCode, batch_id: u32, packet: &[u8]) -> Vec<u8> {
+    let inner = code.inner_code();
+    let (vector, data) = packet.split_at(inner.vector_len());
+    let batch = code.batch(batch_id);
+    let mut line = vec![0; code.intermediate_packets() as usize];
+    for column in 0..inner.batch_size() {
+        let factor = match inner.field().order() {
+            2 => vector[column / 8] >> (7 - column % 8) & 1,
+            _ => vector[column],
+        };
+        for (&index, &coefficient) in batch.indices().iter().zip(batch.generator(column)) {
+            line[index as usize] ^= gf256::mul(factor, coefficient);
+        }
+    }
+    line.extend_from_slice(data);
+    line
+}
+
+/// Counts of a run, so that tests can tell that something was tested.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BlockReport {
+    /// Innovative packets received.
+    pub innovative: usize,
+    /// The block was decoded.
+    pub complete: bool,
+    /// Packets that were none.
+    pub redundant: usize,
+}
+
+/// Sends packets of a block, fresh and recoded, as a script says, and compares the decoder after
+/// each with naive elimination: complete if and only if the rank is full, with the same octets.
+///
+/// # Panics
+/// The decoders disagree.
+pub fn block_run(kernel: Kernel, data: &[u8]) -> BlockReport {
+    let mut script = Script(data);
+    let (code, packet_size) = code(&mut script);
+    let inner = code.inner_code();
+    let (k, m) = (code.source_packets() as usize, inner.batch_size());
+    let end = script.next() % packet_size;
+    let block: Vec<u8> =
+        (0..(k - 1) * packet_size + end).map(|x| (x * 31 + x / 7 + (x >> 8)) as u8).collect();
+    let cache = BatchCache::new(code.clone(), 10_000);
+    let mut encoder =
+        Encoder::with_kernel(cache.clone(), &block, packet_size, kernel).expect("K fits");
+    let limits = Limits::for_code(&code, packet_size);
+    let mut decoder = Decoder::with_kernel(cache, packet_size, limits, kernel).expect("limits");
+    let mut naive = naive_of(&code, packet_size);
+    let mut relays: BTreeMap<usize, [Recoder; 2]> = BTreeMap::new();
+    let mut report = BlockReport::default();
+    // Some scripts ask rarely, so that much arrives before the elimination.
+    let patience = 1 + script.next() % 8 * 8;
+    let mut packet = vec![0; encoder.coded_packet_len()];
+    let mut turn = 0;
+
+    while !script.0.is_empty() {
+        let (choice, column) = (script.next(), script.next() % m);
+        let batch = choice >> 3;
+        let relay = relays.entry(batch).or_insert_with(|| {
+            [1, 2].map(|hop| {
+                let seed = hop << 8 | batch as u32;
+                Recoder::with_kernel(inner, packet_size, seed, kernel).expect("size")
+            })
+        });
+        encoder.encode(batch as u32, column, &mut [&mut packet]).expect("column and size");
+        match choice & 7 {
+            0..=2 => {}
+            3 | 4 => {
+                relay[0].push(&packet).expect("length");
+                continue;
+            }
+            5 => {
+                if relay[0].recode_random(&mut packet).is_ok() {
+                    relay[1].push(&packet).expect("length");
+                }
+                continue;
+            }
+            6 if relay[0].recode_random(&mut packet).is_ok() => {}
+            7 if relay[1].recode_random(&mut packet).is_ok() => {}
+            _ => continue,
+        }
+        let complete = report.complete;
+        let reception = decoder.push(batch as u32, &packet).expect("within limits");
+        let raised = naive.push(line_of(&code, batch as u32, &packet));
+        match reception {
+            Reception::Innovative => report.innovative += 1,
+            Reception::Redundant => {
+                report.redundant += 1;
+                assert!(!raised || complete, "what raises the rank is innovative");
+            }
+        }
+        turn += 1;
+        if turn % patience == 0 {
+            compare(&mut decoder, &naive, &code, &block);
+        }
+        report.complete = naive.rank() == naive.unknowns;
+    }
+    compare(&mut decoder, &naive, &code, &block);
+    report
+}
+
+fn naive_of(code: &OuterCode, packet_size: usize) -> NaiveBlock {
+    let unknowns = code.intermediate_packets() as usize;
+    let mut naive = NaiveBlock::new(unknowns);
+    for constraint in code.precode().map_or_else(Vec::new, |precode| precode.constraints()) {
+        for row in 0..constraint.columns() {
+            let mut line = vec![0; unknowns + packet_size];
+            for (&index, &factor) in constraint.indices().iter().zip(constraint.generator(row)) {
+                line[index as usize] = factor;
+            }
+            assert!(naive.push(line), "constraints are independent");
+        }
+    }
+    naive
+}
+
+fn compare(decoder: &mut Decoder, naive: &NaiveBlock, code: &OuterCode, block: &[u8]) {
+    let missing = naive.unknowns - naive.rank();
+    match decoder.decode().expect("within limits") {
+        Progress::Missing(least) => {
+            assert!(1 <= least && least <= missing, "{least} said, {missing} missing");
+            assert_eq!(decoder.source_packet(0), None);
+            assert_eq!(decoder.block_len(), Err(DecodeError::Incomplete));
+        }
+        Progress::Complete => {
+            assert_eq!(missing, 0, "complete without full rank");
+            let k = code.source_packets();
+            for number in 0..k {
+                let unknown = code.precode().map_or(number, |p| p.position(number));
+                assert_eq!(decoder.source_packet(number), naive.payload(unknown as usize));
+            }
+            assert_eq!(decoder.source_packet(k), None);
+            let mut copy = vec![0; block.len() + 1];
+            assert_eq!(decoder.copy_block(&mut copy), Ok(block.len()));
+            assert_eq!(copy[..block.len()], *block);
+        }
+    }
+}
+
+/// Passes packets of one batch, and garbage, through a chain of recoders: ranks never rise, honest
+/// packets stay what their vectors say, nothing panics.
+///
+/// # Panics
+/// One of these is broken.
+pub fn recoder_run(kernel: Kernel, data: &[u8]) -> usize {
+    let mut script = Script(data);
+    let inner = InnerCode::from_mq(script.next() as u8 & 7).expect("three bits");
+    let (m, co) = (inner.batch_size(), inner.vector_len());
+    let packet_size = 1 + script.next() % 100;
+    let mut chain: Vec<Recoder> = (0..3)
+        .map(|seed| Recoder::with_kernel(inner, packet_size, seed, kernel).expect("size"))
+        .collect();
+    let coded: Vec<Vec<u8>> = (0..m)
+        .map(|column| (0..packet_size).map(|x| (x * 13 + column * 7 + x * column) as u8).collect())
+        .collect();
+    let mut honest = true;
+    let mut checked = 0;
+    let mut packet = vec![0; co + packet_size];
+    while !script.0.is_empty() {
+        let (kind, value) = (script.next(), script.next());
+        let hop = kind >> 3 & 3;
+        match kind & 7 {
+            0..=2 => {
+                let column = value % m;
+                packet[..co].fill(0);
+                match inner.field().order() {
+                    2 => packet[column / 8] = 0x80 >> (column % 8),
+                    _ => packet[column] = 1,
+                }
+                packet[co..].copy_from_slice(&coded[column]);
+                let rank = chain[0].rank();
+                let raised = chain[0].push(&packet).expect("length");
+                assert_eq!(chain[0].rank(), rank + usize::from(raised));
+            }
+            3 => {
+                honest = false;
+                packet.fill_with(|| script.next() as u8);
+                assert_eq!(chain[0].push(&packet[..value % packet.len()]).ok(), None);
+                chain[0].push(&packet).expect("length");
+            }
+            4 if kind > 250 => chain[hop % 3].clear(),
+            5 => {
+                let coefficients: Vec<u8> =
+                    (0..value % (m + 2)).map(|_| script.next() as u8).collect();
+                // Mistakes are errors; what is none makes a packet.
+                let _ = chain[hop % 3].recode(&coefficients, &mut packet);
+            }
+            _ => {
+                let hop = hop % 2;
+                if chain[hop].recode_random(&mut packet).is_err() {
+                    assert_eq!(chain[hop].rank(), 0);
+                    continue;
+                }
+                let from = chain[hop].rank();
+                chain[hop + 1].push(&packet).expect("length");
+                assert!(from <= m);
+                if honest {
+                    checked += 1;
+                    check_sum(inner, &packet, &coded);
+                }
+            }
+        }
+        assert!(chain.iter().all(|recoder| recoder.rank() <= m));
+        assert!(chain.iter().all(|recoder| recoder.received().count() == recoder.rank()));
+    }
+    checked
+}
+
+fn check_sum(inner: InnerCode, packet: &[u8], coded: &[Vec<u8>]) {
+    let (vector, data) = packet.split_at(inner.vector_len());
+    let mut sum = vec![0; data.len()];
+    for (column, coded) in coded.iter().enumerate() {
+        let factor = match inner.field().order() {
+            2 => vector[column / 8] >> (7 - column % 8) & 1,
+            _ => vector[column],
+        };
+        add_multiple(factor, coded, &mut sum);
+    }
+    assert_eq!(sum, data);
+}
+
+/// Feeds arbitrary packets to a decoder with small limits: nothing panics, memory stays bounded.
+///
+/// # Panics
+/// A limit is broken.
+pub fn garbage_block_run(kernel: Kernel, data: &[u8]) -> Option<bool> {
+    let mut script = Script(data);
+    let (code, packet_size) = code(&mut script);
+    let limits = Limits {
+        max_batches: 1 + script.next() % 30,
+        max_packets: 1 + script.next() * 2,
+        max_inactive: script.next() * 2,
+        max_bytes: (1 + script.next()) << 13,
+    };
+    let cache = BatchCache::new(code, script.next() << 8);
+    let mut decoder = Decoder::with_kernel(cache, packet_size, limits, kernel).ok()?;
+    let mut packet = vec![0; decoder.coded_packet_len()];
+    let mut complete = false;
+    while !script.0.is_empty() {
+        let (kind, batch, fill) = (script.next(), script.next() as u32, script.next());
+        // Far batch IDs as well as near ones.
+        let batch = if kind & 1 == 0 { batch % 8 } else { batch.wrapping_mul(0x0101_0101) };
+        for (x, octet) in packet.iter_mut().enumerate() {
+            *octet = (fill + x * (kind >> 4)).wrapping_mul(1 + (x >> 2) * fill) as u8;
+        }
+        if kind & 14 == 2 {
+            let short = &packet[..batch as usize % packet.len()];
+            assert_eq!(decoder.push(batch, short), Err(DecodeError::Length));
+        }
+        let _ = decoder.push(batch, &packet);
+        if kind & 14 == 4 {
+            complete = decoder.decode() == Ok(Progress::Complete);
+        }
+        let stats = decoder.stats();
+        assert!(stats.batches <= limits.max_batches && stats.packets <= limits.max_packets);
+        assert!(stats.inactive <= limits.max_inactive);
+        assert!(decoder.bytes() <= limits.max_bytes, "{} octets", decoder.bytes());
+        if complete {
+            let mut copy = [0; 70 * 80];
+            match decoder.copy_block(&mut copy) {
+                Ok(len) => assert!(len < copy.len()),
+                Err(error) => assert!(matches!(error, DecodeError::Padding(_)), "{error}"),
+            }
+        }
+    }
+    Some(complete)
+}
+
+/// Parses octets as parameters: what parses is written to the same octets, and its code can make a
+/// batch.
+///
+/// # Panics
+/// It is not, or cannot.
+pub fn parameters_run(data: &[u8]) -> bool {
+    if let Some(octets) = data.first_chunk::<4>()
+        && let Ok(header) = PacketHeader::parse(*octets)
+    {
+        assert_eq!(header.to_octets(), *octets);
+        let again =
+            PacketHeader::new(header.source_packets(), header.inner_code(), header.batch_id());
+        assert_eq!(again, Ok(header));
+    }
+    let Ok(parameters) = SessionParameters::parse(data) else { return false };
+    let mut octets = Vec::new();
+    parameters.write(&mut octets);
+    let again = SessionParameters::parse(&octets);
+    assert_eq!(again.as_ref(), Ok(&parameters));
+    let code = parameters.code();
+    let batch_id = data.len() as u32 * 0x0100_0101;
+    let degree = code.degree(batch_id);
+    assert!(degree >= 1 && degree <= code.intermediate_packets());
+    if degree <= 1000 {
+        let batch = code.batch(batch_id);
+        assert_eq!(batch.degree(), degree as usize);
+        let mut indices = batch.indices().to_vec();
+        indices.sort_unstable();
+        indices.dedup();
+        assert_eq!(indices.len(), batch.degree());
+        assert!(indices.iter().all(|&index| index < code.intermediate_packets()));
+    }
+    true
+}

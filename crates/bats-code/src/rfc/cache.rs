@@ -1,0 +1,144 @@
+//! Structures of batches by batch ID. They depend on the parameters only, not on the data: a cache
+//! serves all blocks of equal K, M and DD, and saves most of the encoder's scalar work.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::sampler::{Batch, OuterCode};
+use super::tinymt32::LANES;
+
+/// Batches of one [`OuterCode`], up to a limit of memory. A clone shares what is there already.
+#[derive(Clone, Debug)]
+pub struct BatchCache {
+    code: Arc<OuterCode>,
+    batches: BTreeMap<u32, Arc<Batch>>,
+    bytes: usize,
+    max_bytes: usize,
+}
+
+impl BatchCache {
+    /// A cache that keeps at most `max_bytes` octets of batches; 0 keeps none. What comes first
+    /// stays, because encoders begin at batch 0 with every block.
+    #[must_use]
+    pub fn new(code: OuterCode, max_bytes: usize) -> Self {
+        Self { code: Arc::new(code), batches: BTreeMap::new(), bytes: 0, max_bytes }
+    }
+
+    /// The code that the batches belong to.
+    #[must_use]
+    pub fn code(&self) -> &OuterCode {
+        &self.code
+    }
+
+    /// The structure of a batch, computed unless it is there.
+    pub fn batch(&mut self, batch_id: u32) -> Arc<Batch> {
+        if let Some(batch) = self.batches.get(&batch_id) {
+            return Arc::clone(batch);
+        }
+        let batch = self.code.batch(batch_id);
+        self.keep(batch_id, batch)
+    }
+
+    /// As [`BatchCache::batch`], for somebody who will ask for the next batch IDs soon: computes
+    /// these too if they can be kept, because several batches together take less time.
+    pub fn batch_in_sequence(&mut self, batch_id: u32) -> Arc<Batch> {
+        if let Some(batch) = self.batches.get(&batch_id) {
+            return Arc::clone(batch);
+        }
+        let (code, m) = (&self.code, self.code.inner_code().batch_size());
+        let batch_ids = [0, 1, 2, 3].map(|ahead: u32| batch_id.saturating_add(ahead));
+        let size = |id: u32| Batch::size(m, code.degree(id) as usize);
+        let sizes: usize = batch_ids.map(size).into_iter().sum();
+        if batch_id.checked_add(3).is_none() || self.bytes.saturating_add(sizes) > self.max_bytes {
+            return self.batch(batch_id);
+        }
+        let [first, others @ ..] = self.code.batches(batch_ids);
+        for (&batch_id, batch) in batch_ids[1..].iter().zip(others) {
+            if !self.batches.contains_key(&batch_id) {
+                self.keep(batch_id, batch);
+            }
+        }
+        self.keep(batch_id, first)
+    }
+
+    /// The structures of batches, in their order; faster than one after the other.
+    pub fn batches(&mut self, batch_ids: &[u32]) -> Vec<Arc<Batch>> {
+        let mut missing: Vec<u32> =
+            batch_ids.iter().copied().filter(|id| !self.batches.contains_key(id)).collect();
+        // Batches of about the same degree together.
+        missing.sort_by_cached_key(|&id| (self.code.degree(id), id));
+        missing.dedup();
+        let mut computed = BTreeMap::new();
+        for group in missing.chunks(LANES) {
+            if let Ok(group) = <[u32; LANES]>::try_from(group) {
+                for (id, batch) in group.into_iter().zip(self.code.batches(group)) {
+                    computed.insert(id, self.keep(id, batch));
+                }
+            } else {
+                computed.extend(group.iter().map(|&id| (id, self.batch(id))));
+            }
+        }
+        let found = |&id: &u32| computed.get(&id).or_else(|| self.batches.get(&id)).cloned();
+        batch_ids.iter().filter_map(found).collect()
+    }
+
+    /// Keeps a batch if the limit allows.
+    fn keep(&mut self, batch_id: u32, batch: Batch) -> Arc<Batch> {
+        let batch = Arc::new(batch);
+        if self.bytes + batch.bytes() <= self.max_bytes {
+            self.bytes += batch.bytes();
+            self.batches.insert(batch_id, Arc::clone(&batch));
+        }
+        batch
+    }
+
+    /// Memory of the batches kept, in octets.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rfc::{Field, InnerCode};
+
+    #[test]
+    fn many_batches_are_the_single_ones() {
+        let code = OuterCode::recommended(600, InnerCode::new(4, Field::Octet).unwrap()).unwrap();
+        for max_bytes in [0, 5000, 1 << 20] {
+            let mut cache = BatchCache::new(code.clone(), max_bytes);
+            cache.batch(5);
+            let ids = [9, 5, 2, 77, 9, 1, 0, 4, 13, u32::MAX];
+            for (id, batch) in ids.into_iter().zip(cache.batches(&ids)) {
+                assert_eq!(batch.indices(), code.batch(id).indices());
+            }
+            for id in [0, 3, 4, 20, u32::MAX - 1, u32::MAX] {
+                let (batch, alone) = (cache.batch_in_sequence(id), code.batch(id));
+                assert_eq!(batch.indices(), alone.indices());
+                assert!((0..4).all(|c| batch.generator(c) == alone.generator(c)));
+            }
+            assert!(cache.bytes() <= max_bytes);
+            let held: usize = cache.batches.values().map(|batch| batch.bytes()).sum();
+            assert_eq!(cache.bytes(), held);
+        }
+    }
+
+    #[test]
+    fn batches_are_kept_up_to_the_limit() {
+        let code = OuterCode::recommended(100, InnerCode::new(4, Field::Octet).unwrap()).unwrap();
+        let size = code.batch(0).bytes();
+        let mut cache = BatchCache::new(code, 2 * size);
+        let first = cache.batch(7);
+        assert_eq!(first.indices(), cache.code().batch(7).indices());
+        assert!(Arc::ptr_eq(&first, &cache.batch(7)));
+        for batch_id in 0..5 {
+            cache.batch(batch_id);
+        }
+        assert_eq!(cache.bytes(), 2 * size);
+        assert!(Arc::ptr_eq(&first, &cache.batch(7)), "the first stays");
+        assert!(!Arc::ptr_eq(&cache.batch(4), &cache.batch(4)), "beyond the limit nothing is kept");
+    }
+}

@@ -1,0 +1,208 @@
+//! The order of elimination, from the structure of the batches alone: belief propagation, and
+//! inactivation of single packets whenever it stalls.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Equations over the same packets: a received batch or a constraint of the precode.
+pub(super) struct Group<'a> {
+    /// The packets, by number.
+    pub(super) indices: &'a [u32],
+    /// Number of equations.
+    pub(super) equations: usize,
+}
+
+/// What to do, if matrices have the rank that their shape allows.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// All groups, in the order in which they are to be used.
+    pub(super) order: Vec<u32>,
+    /// The inactive packets.
+    pub(super) inactive: Vec<u32>,
+}
+
+struct Planner<'a> {
+    groups: &'a [Group<'a>],
+    /// Groups of packet p: `members[offsets[p]..offsets[p + 1]]`.
+    offsets: Vec<usize>,
+    members: Vec<u32>,
+    /// Neither solved nor inactive.
+    active: Vec<bool>,
+    /// Active packets of each group.
+    remaining: Vec<u32>,
+    used: Vec<bool>,
+    /// Unused groups that each packet is in.
+    occurrences: Vec<u32>,
+    /// Groups by the number of packets that must become inactive before the group is solvable;
+    /// out of date entries are skipped.
+    buckets: Vec<Vec<u32>>,
+    lowest: usize,
+}
+
+/// Plans the elimination of `groups` over packets 0 to `packets` - 1, of which those from
+/// `inactive_from` on are inactive at once.
+pub(super) fn plan(groups: &[Group<'_>], packets: usize, inactive_from: usize) -> Plan {
+    let mut planner = Planner::new(groups, packets, inactive_from);
+    let mut plan = Plan {
+        order: Vec::with_capacity(groups.len()),
+        inactive: (inactive_from as u32..packets as u32).collect(),
+    };
+    while let Some((group, missing)) = planner.cheapest() {
+        if missing > 0 {
+            planner.inactivate(group, missing, &mut plan.inactive);
+            continue;
+        }
+        plan.order.push(group);
+        planner.used[group as usize] = true;
+        let indices = planner.groups[group as usize].indices;
+        for &packet in indices {
+            planner.occurrences[packet as usize] -= 1;
+            if planner.active[packet as usize] {
+                planner.settle(packet);
+            }
+        }
+    }
+    plan
+}
+
+impl<'a> Planner<'a> {
+    fn new(groups: &'a [Group<'a>], packets: usize, inactive_from: usize) -> Self {
+        let mut offsets = vec![0usize; packets + 1];
+        for group in groups {
+            for &packet in group.indices {
+                offsets[packet as usize + 1] += 1;
+            }
+        }
+        for packet in 0..packets {
+            offsets[packet + 1] += offsets[packet];
+        }
+        let mut members = vec![0; offsets[packets]];
+        let mut next = offsets.clone();
+        for (number, group) in groups.iter().enumerate() {
+            for &packet in group.indices {
+                members[next[packet as usize]] = number as u32;
+                next[packet as usize] += 1;
+            }
+        }
+        let mut active = vec![true; packets];
+        active[inactive_from..].fill(false);
+        let remaining: Vec<u32> = groups
+            .iter()
+            .map(|group| group.indices.iter().filter(|&&p| active[p as usize]).count() as u32)
+            .collect();
+        let mut planner = Self {
+            groups,
+            occurrences: (0..packets).map(|p| (offsets[p + 1] - offsets[p]) as u32).collect(),
+            offsets,
+            members,
+            active,
+            remaining,
+            used: vec![false; groups.len()],
+            buckets: vec![],
+            lowest: 0,
+        };
+        for group in 0..groups.len() as u32 {
+            planner.enqueue(group);
+        }
+        planner
+    }
+
+    /// Packets of a group that must become inactive before it can be solved.
+    fn missing(&self, group: u32) -> usize {
+        let group = group as usize;
+        (self.remaining[group] as usize).saturating_sub(self.groups[group].equations)
+    }
+
+    fn enqueue(&mut self, group: u32) {
+        let missing = self.missing(group);
+        if missing >= self.buckets.len() {
+            self.buckets.resize_with(missing + 1, Vec::new);
+        }
+        self.buckets[missing].push(group);
+        self.lowest = self.lowest.min(missing);
+    }
+
+    /// An unused group for which the fewest packets must become inactive, and their number.
+    fn cheapest(&mut self) -> Option<(u32, usize)> {
+        while let Some(bucket) = self.buckets.get_mut(self.lowest) {
+            match bucket.pop() {
+                None => self.lowest += 1,
+                Some(group) => {
+                    let missing = self.missing(group);
+                    if !self.used[group as usize] && missing == self.lowest {
+                        return Some((group, missing));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Makes packets of a group inactive: those that occur in most of the groups that are left. Few
+    /// at a time, because another group may be cheaper soon.
+    fn inactivate(&mut self, group: u32, missing: usize, inactive: &mut Vec<u32>) {
+        let mut candidates: Vec<(u32, u32)> = self.groups[group as usize]
+            .indices
+            .iter()
+            .filter(|&&packet| self.active[packet as usize])
+            .map(|&packet| (self.occurrences[packet as usize], packet))
+            .collect();
+        let count = missing.div_ceil(8).min(candidates.len());
+        if count == 0 {
+            return;
+        }
+        candidates.select_nth_unstable_by_key(count - 1, |&(occurrences, packet)| {
+            (core::cmp::Reverse(occurrences), packet)
+        });
+        for &(_, packet) in &candidates[..count] {
+            inactive.push(packet);
+            self.settle(packet);
+        }
+    }
+
+    /// The packet is solved or inactive from now on.
+    fn settle(&mut self, packet: u32) {
+        self.active[packet as usize] = false;
+        let range = self.offsets[packet as usize]..self.offsets[packet as usize + 1];
+        for member in range {
+            let group = self.members[member];
+            self.remaining[group as usize] -= 1;
+            if !self.used[group as usize] {
+                self.enqueue(group);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(groups: &[(&[u32], usize)], packets: usize) -> Plan {
+        let groups: Vec<Group<'_>> =
+            groups.iter().map(|&(indices, equations)| Group { indices, equations }).collect();
+        plan(&groups, packets, packets)
+    }
+
+    #[test]
+    fn belief_propagation_needs_no_inactive_packet() {
+        let plan = run(&[(&[0, 1, 2, 3], 1), (&[1, 2], 1), (&[2], 1), (&[1, 3], 1)], 4);
+        assert_eq!(plan.inactive, []);
+        assert_eq!(plan.order[0], 2);
+        assert_eq!(plan.order.len(), 4);
+    }
+
+    #[test]
+    fn a_stall_makes_as_few_inactive_as_the_cheapest_group_needs() {
+        let plan = run(&[(&[0, 1, 2, 3], 2), (&[0, 1], 1), (&[1, 2], 1)], 4);
+        assert_eq!(plan.inactive, [1], "it is in most groups");
+        assert_eq!(plan.order.len(), 3);
+    }
+
+    #[test]
+    fn packets_may_be_inactive_from_the_start() {
+        let groups = [Group { indices: &[0, 2], equations: 1 }];
+        let plan = plan(&groups, 3, 2);
+        assert_eq!((plan.inactive, plan.order), (vec![2], vec![0]));
+    }
+}

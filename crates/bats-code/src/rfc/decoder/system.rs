@@ -1,0 +1,379 @@
+//! The numerical part of the elimination, on coefficients only. Every packet becomes either
+//! *inactive*, or *solved*: a combination of received payloads, of packets solved before, and of
+//! inactive packets. Equations that are left over form the residual system.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::super::echelon::eliminate;
+use super::super::matrix::Matrix;
+use super::super::sampler::Batch;
+use super::residual::Residual;
+use crate::kernel::{Kernel, Mode};
+use crate::rows::padded_length;
+
+/// What is known of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Unknown,
+    /// Number of its expression, in the order of elimination.
+    Solved(u32),
+    /// Number of its column in the residual system.
+    Inactive(u32),
+}
+
+/// Equations of one group, transformed so that the first `pivots` of them give a packet each and
+/// the others have inactive packets only:
+/// row = transformation * payloads + by_solved * solved packets + by_inactive * inactive packets.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// Numbers of the received payloads; none if all are zero (constraints of a precode).
+    pub(super) payloads: Vec<u32>,
+    /// Expressions and columns of the packets in the equations.
+    pub(super) solved: Vec<u32>,
+    pub(super) inactive: Vec<u32>,
+    /// The packets found have the expressions `first .. first + pivots`.
+    pub(super) first: usize,
+    pub(super) pivots: usize,
+    pub(super) rows: usize,
+    /// The three matrices, one line for each row. Without a transformation it is the identity.
+    pub(super) transformation: Option<Vec<u8>>,
+    pub(super) by_solved: Vec<u8>,
+    pub(super) by_inactive: Vec<u8>,
+}
+
+impl Step {
+    fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + 4 * (self.payloads.len() + self.solved.len() + self.inactive.len())
+            + self.transformation.as_ref().map_or(0, Vec::len)
+            + self.by_solved.len()
+            + self.by_inactive.len()
+    }
+}
+
+/// Equations to bring in.
+pub(super) struct Equations<'a> {
+    pub(super) batch: &'a Batch,
+    /// For each equation the combination of the batch's columns; `None`: one equation per column.
+    pub(super) vectors: Option<&'a [u8]>,
+    pub(super) payloads: Vec<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct System {
+    kernel: Kernel,
+    states: Vec<State>,
+    /// Row e: how the packet of expression e depends on the inactive packets.
+    expressions: Matrix,
+    solved: usize,
+    /// Inactive packets by column.
+    columns: usize,
+    max_columns: usize,
+    steps: Vec<Step>,
+    /// (step, row) of each equation of the residual system.
+    leftovers: Vec<(u32, u32)>,
+    residual: Option<Residual>,
+}
+
+impl System {
+    /// All packets unknown, except the `inactive` ones, of which there may be `max_columns` in the
+    /// end.
+    pub(super) fn new(
+        kernel: Kernel,
+        packets: usize,
+        inactive: &[u32],
+        max_columns: usize,
+    ) -> Self {
+        let mut states = vec![State::Unknown; packets];
+        for (column, &packet) in inactive.iter().enumerate() {
+            states[packet as usize] = State::Inactive(column as u32);
+        }
+        Self {
+            kernel,
+            states,
+            expressions: Matrix::zeroed(packets - inactive.len(), max_columns),
+            solved: 0,
+            columns: inactive.len(),
+            max_columns,
+            steps: Vec::new(),
+            leftovers: Vec::new(),
+            residual: None,
+        }
+    }
+
+    pub(super) fn states(&self) -> &[State] {
+        &self.states
+    }
+
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    pub(super) fn leftovers(&self) -> &[(u32, u32)] {
+        &self.leftovers
+    }
+
+    pub(super) fn residual(&self) -> Option<&Residual> {
+        self.residual.as_ref()
+    }
+
+    pub(super) fn expression(&self, number: usize) -> &[u8] {
+        &self.expressions.row(number)[..self.columns]
+    }
+
+    /// Solved packets.
+    pub(super) fn solved(&self) -> usize {
+        self.solved
+    }
+
+    /// Inactive packets.
+    pub(super) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// How many more independent equations are needed.
+    pub(super) fn missing(&self) -> usize {
+        self.residual.as_ref().map_or(self.columns, Residual::missing)
+    }
+
+    /// Memory of the system, in octets.
+    pub(super) fn bytes(&self) -> usize {
+        self.expressions.bytes()
+            + 8 * (self.states.len() + self.leftovers.len())
+            + self.steps.iter().map(Step::bytes).sum::<usize>()
+            + self.residual.as_ref().map_or(0, Residual::bytes)
+    }
+
+    /// Brings groups in, in the order of the plan; whatever is unknown after all became inactive.
+    ///
+    /// # Errors
+    /// More than `max_columns` packets would be inactive: how many at least. Vectors that a sender
+    /// of garbage chooses can have less rank than any plan foresees.
+    pub(super) fn build<'a>(
+        &mut self,
+        groups: impl Iterator<Item = Equations<'a>>,
+    ) -> Result<(), usize> {
+        let mut lines = Vec::new();
+        for equations in groups {
+            lines.push(self.add(&equations)?);
+        }
+        let unknown = self.states.iter().filter(|&&state| state == State::Unknown).count();
+        if self.columns + unknown > self.max_columns {
+            return Err(self.columns + unknown);
+        }
+        for packet in 0..self.states.len() {
+            if self.states[packet] == State::Unknown {
+                self.add_column(packet);
+            }
+        }
+        self.residual = Some(Residual::new(self.kernel, self.columns));
+        self.insert(0, &lines);
+        Ok(())
+    }
+
+    /// Brings in what was received later.
+    pub(super) fn extend<'a>(&mut self, groups: impl Iterator<Item = Equations<'a>>) {
+        let first = self.leftovers.len();
+        // No packet is unknown any more, so that nothing can become inactive.
+        let lines: Vec<Matrix> = groups.filter_map(|equations| self.add(&equations).ok()).collect();
+        self.insert(first, &lines);
+    }
+
+    /// Passes the lines of the leftovers from `first` on to the residual system.
+    fn insert(&mut self, first: usize, lines: &[Matrix]) {
+        let equations: Vec<(u32, &[u8])> =
+            (first as u32..).zip(lines.iter().flat_map(Matrix::iter)).collect();
+        if let Some(residual) = &mut self.residual {
+            residual.insert(&equations);
+        }
+    }
+
+    fn add_column(&mut self, packet: usize) {
+        self.states[packet] = State::Inactive(self.columns as u32);
+        self.columns += 1;
+    }
+
+    /// Transforms the equations of a group into a step; returns the lines of those left over.
+    ///
+    /// # Errors
+    /// As [`System::build`].
+    fn add(&mut self, equations: &Equations<'_>) -> Result<Matrix, usize> {
+        let kernel = self.kernel;
+        let indices = equations.batch.indices();
+        let sorted = self.sort(indices);
+        let (s, i) = (sorted.solved.len(), sorted.inactive.len());
+        let mut lines = coefficients(kernel, equations, &sorted.order);
+        let n = lines.row_count();
+        let unknown = &sorted.order[s + i..];
+        let mut transformation = None;
+        let mut pivots = Vec::new();
+        if !unknown.is_empty() {
+            let matrix;
+            (matrix, pivots) = solve_for(kernel, &lines, s + i..indices.len());
+            let mut transformed = Matrix::zeroed(n, indices.len());
+            multiply(kernel, &matrix, lines.iter(), &mut transformed);
+            lines = transformed;
+            transformation = Some(matrix);
+        }
+        let first = self.solved;
+        for &pivot in &pivots {
+            let packet = indices[unknown[pivot] as usize] as usize;
+            self.states[packet] = State::Solved(self.solved as u32);
+            self.solved += 1;
+        }
+        // Of less rank than the plan hoped for.
+        let columns = self.columns + unknown.len() - pivots.len();
+        if columns > self.max_columns {
+            return Err(columns);
+        }
+        let mut inactive = sorted.inactive;
+        let mut inactive_at: Vec<usize> = (s..s + i).collect();
+        for (at, &position) in (s + i..).zip(unknown) {
+            let packet = indices[position as usize] as usize;
+            if self.states[packet] == State::Unknown {
+                inactive.push(self.columns as u32);
+                inactive_at.push(at);
+                self.add_column(packet);
+            }
+        }
+        let mut by_solved = Vec::with_capacity(n * s);
+        let mut by_inactive = Vec::with_capacity(n * inactive.len());
+        for line in lines.iter() {
+            by_solved.extend_from_slice(&line[..s]);
+            by_inactive.extend_from_slice(&line[s..s + i]);
+            by_inactive.extend(inactive_at[i..].iter().map(|&at| line[at]));
+        }
+        let step = Step {
+            payloads: equations.payloads.clone(),
+            solved: sorted.solved,
+            inactive,
+            first,
+            pivots: pivots.len(),
+            rows: n,
+            transformation,
+            by_solved,
+            by_inactive,
+        };
+        let left = self.express(&step);
+        let number = self.steps.len() as u32;
+        self.leftovers.extend((step.pivots..n).map(|row| (number, row as u32)));
+        self.steps.push(step);
+        Ok(left)
+    }
+
+    /// Sorts the packets of a batch by what is known of them.
+    fn sort(&self, indices: &[u32]) -> Sorted {
+        let mut solved = Vec::new();
+        let mut inactive = Vec::new();
+        let mut order = Vec::with_capacity(indices.len());
+        let (mut later, mut last) = (Vec::new(), Vec::new());
+        for (position, &packet) in (0..).zip(indices) {
+            match self.states[packet as usize] {
+                State::Solved(number) => {
+                    solved.push(number);
+                    order.push(position);
+                }
+                State::Inactive(column) => {
+                    inactive.push(column);
+                    later.push(position);
+                }
+                State::Unknown => last.push(position),
+            }
+        }
+        order.extend(later);
+        order.extend(last);
+        Sorted { solved, inactive, order }
+    }
+
+    /// Computes how the rows of a step depend on the inactive packets: expressions of the packets
+    /// found, and the lines of the others, which are returned.
+    fn express(&mut self, step: &Step) -> Matrix {
+        let mut left = Matrix::zeroed(step.rows - step.pivots, self.expressions.stride());
+        let len = padded_length(self.columns);
+        let stride = self.expressions.stride();
+        let (known, new) = self.expressions.octets_mut().split_at_mut(step.first * stride);
+        let (_, targets) = left.split_mut(0);
+        let mut targets: Vec<&mut [u8]> =
+            new.chunks_exact_mut(stride).take(step.pivots).chain(targets).collect();
+        if !step.solved.is_empty() && len > 0 {
+            let rows: Vec<&[u8]> =
+                step.solved.iter().map(|&e| &known[e as usize * stride..][..stride]).collect();
+            self.kernel.product(&step.by_solved, &rows, &mut targets, len, Mode::Overwrite);
+        }
+        if !step.inactive.is_empty() {
+            for (target, line) in
+                targets.iter_mut().zip(step.by_inactive.chunks_exact(step.inactive.len()))
+            {
+                for (&column, &factor) in step.inactive.iter().zip(line) {
+                    target[column as usize] ^= factor;
+                }
+            }
+        }
+        left
+    }
+}
+
+/// The packets of a batch: expressions of the solved ones, columns of the inactive ones, and all
+/// positions, those of solved packets first, then inactive, then unknown.
+struct Sorted {
+    solved: Vec<u32>,
+    inactive: Vec<u32>,
+    order: Vec<u32>,
+}
+
+/// The coefficients of the equations: one line each, over the packets of the batch in this order.
+fn coefficients(kernel: Kernel, equations: &Equations<'_>, order: &[u32]) -> Matrix {
+    let generator = equations.batch.generator_rows();
+    let mut ordered = Matrix::zeroed(generator.row_count(), order.len());
+    for (row, source) in generator.iter().enumerate() {
+        for (x, &position) in ordered.row_mut(row).iter_mut().zip(order) {
+            *x = source[position as usize];
+        }
+    }
+    match equations.vectors {
+        None => ordered,
+        Some(vectors) => {
+            let n = vectors.len() / generator.row_count();
+            let mut lines = Matrix::zeroed(n, order.len());
+            multiply(kernel, vectors, ordered.iter(), &mut lines);
+            lines
+        }
+    }
+}
+
+/// `product = matrix * rows`.
+fn multiply<'a>(
+    kernel: Kernel,
+    matrix: &[u8],
+    rows: impl Iterator<Item = &'a [u8]>,
+    product: &mut Matrix,
+) {
+    let rows: Vec<&[u8]> = rows.collect();
+    let len = product.stride();
+    let (_, targets) = product.split_mut(0);
+    let mut targets: Vec<&mut [u8]> = targets.collect();
+    kernel.product(matrix, &rows, &mut targets, len, Mode::Overwrite);
+}
+
+/// The matrix that solves the lines for the packets in the columns `unknown`, as far as their rank
+/// goes, and the column (counted from the first of these) that each of its first rows solves.
+fn solve_for(kernel: Kernel, lines: &Matrix, unknown: Range<usize>) -> (Vec<u8>, Vec<usize>) {
+    let (n, width) = (lines.row_count(), unknown.len());
+    let origin = padded_length(width);
+    let mut block = Matrix::zeroed(n, origin + n);
+    for (index, line) in lines.iter().enumerate() {
+        let row = block.row_mut(index);
+        row[..width].copy_from_slice(&line[unknown.clone()]);
+        row[origin + index] = 1;
+    }
+    let pivots = eliminate(kernel, &mut block, width);
+    let solving = (0..n).filter(|&row| pivots[row].is_some());
+    let others = (0..n).filter(|&row| pivots[row].is_none());
+    let mut matrix = Vec::with_capacity(n * n);
+    for row in solving.chain(others) {
+        matrix.extend_from_slice(&block.row(row)[origin..origin + n]);
+    }
+    (matrix, pivots.iter().flatten().map(|&pivot| pivot as usize).collect())
+}

@@ -1,0 +1,187 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::fuzzing::rfc::{block_run, garbage_block_run};
+use crate::rfc::{DegreeDistribution, Encoder, Field};
+
+/// A deterministic stand-in for loss and data.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.0 >> 33
+    }
+}
+
+fn block(len: usize) -> Vec<u8> {
+    let mut random = Random(len as u64);
+    (0..len).map(|_| random.next() as u8).collect()
+}
+
+/// Sends batches with loss until the block is decoded; returns the packets received beyond K.
+fn transfer(code: OuterCode, packet_size: usize, loss_percent: u64, recode: bool) -> usize {
+    let k = code.source_packets() as usize;
+    let inner = code.inner_code();
+    let m = inner.batch_size();
+    let data = block((k - 1) * packet_size + packet_size / 3);
+    let cache = BatchCache::new(code.clone(), 1 << 24);
+    let mut encoder = Encoder::new(cache.clone(), &data, packet_size).unwrap();
+    let limits = Limits::for_code(&code, packet_size);
+    let mut decoder = Decoder::new(cache, packet_size, limits).unwrap();
+    let mut random = Random(7);
+    let mut batch = vec![vec![0; encoder.coded_packet_len()]; m];
+    let mut received = 0;
+    for batch_id in 0.. {
+        assert!(batch_id as usize * m < 20 * k + 1000, "no end");
+        let mut outputs: Vec<&mut [u8]> = batch.iter_mut().map(Vec::as_mut_slice).collect();
+        encoder.encode(batch_id, 0, &mut outputs).unwrap();
+        if recode {
+            let mut relay = super::super::Recoder::new(inner, packet_size, batch_id).unwrap();
+            for packet in &batch {
+                relay.push(packet).unwrap();
+            }
+            batch.iter_mut().for_each(|packet| relay.recode_random(packet).unwrap());
+        }
+        for packet in &batch {
+            if random.next() % 100 < loss_percent {
+                continue;
+            }
+            received +=
+                usize::from(decoder.push(batch_id, packet).unwrap() == Reception::Innovative);
+            if decoder.decode().unwrap() == Progress::Complete {
+                let mut output = vec![0; data.len()];
+                assert_eq!(decoder.copy_block(&mut output), Ok(data.len()));
+                assert_eq!(output, data);
+                return received - k;
+            }
+        }
+    }
+    unreachable!()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn success_is_full_rank_as_in_naive_elimination(
+        head in prop::collection::vec(any::<u8>(), 4..12),
+        script in prop::collection::vec(any::<u8>(), 0..1200),
+    ) {
+        let data = [head, script].concat();
+        block_run(Kernel::active(), &data);
+    }
+
+    #[test]
+    fn garbage_stays_within_limits(data in prop::collection::vec(any::<u8>(), 0..1500)) {
+        garbage_block_run(Kernel::active(), &data);
+    }
+}
+
+/// The property above means little unless scripts complete blocks.
+#[test]
+fn many_scripts_complete_their_block() {
+    let mut random = Random(99);
+    let (mut complete, mut incomplete) = (0, 0);
+    for _ in 0..600 {
+        let len = 100 + random.next() % 500;
+        let data: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+        let report = block_run(Kernel::active(), &data);
+        complete += usize::from(report.complete);
+        incomplete += usize::from(!report.complete && report.innovative > 20);
+    }
+    assert!(complete > 100 && incomplete > 50, "{complete} and {incomplete}");
+}
+
+#[test]
+fn every_inner_code_delivers_a_dense_block() {
+    for inner in InnerCode::all() {
+        for recode in [false, true] {
+            let code = OuterCode::recommended(128, inner).unwrap();
+            let overhead = transfer(code, 77, 10, recode);
+            assert!(overhead <= 2, "{inner:?}: {overhead}");
+        }
+    }
+}
+
+#[test]
+fn smallest_blocks() {
+    for k in 1..=20 {
+        let inner = InnerCode::new(4, Field::Octet).unwrap();
+        let overhead = transfer(OuterCode::recommended(k, inner).unwrap(), 5, 30, true);
+        assert!(overhead <= 1);
+    }
+}
+
+#[test]
+fn mixtures_need_few_packets_beyond_k() {
+    let inner = InnerCode::new(32, Field::Octet).unwrap();
+    let code = OuterCode::recommended(1600, inner).unwrap();
+    assert!(transfer(code, 8, 20, true) <= 20);
+}
+
+#[test]
+fn a_precode_recovers_the_last_packets() {
+    let inner = InnerCode::new(16, Field::Octet).unwrap();
+    let degrees = DegreeDistribution::recommended(16, 2500, true);
+    let code = OuterCode::new(2500, inner, degrees).unwrap().with_precode();
+    assert!(transfer(code, 8, 10, false) <= 40);
+}
+
+#[test]
+fn degrees_of_one_and_two_work_by_belief_propagation() {
+    let inner = InnerCode::new(8, Field::Octet).unwrap();
+    let degrees = DegreeDistribution::from_pairs([(1, 1), (2, 3)]).unwrap();
+    transfer(OuterCode::new(12, inner, degrees).unwrap(), 30, 30, true);
+}
+
+#[test]
+fn largest_k_with_a_precode() {
+    let inner = InnerCode::new(32, Field::Octet).unwrap();
+    let degrees = DegreeDistribution::recommended(32, 65_535, true);
+    let code = OuterCode::new(65_535, inner, degrees).unwrap().with_precode();
+    let overhead = transfer(code, 1, 5, false);
+    assert!(overhead < 600, "{overhead}");
+}
+
+#[test]
+fn limits_hold() {
+    let inner = InnerCode::new(16, Field::Octet).unwrap();
+    let code = OuterCode::recommended(100, inner).unwrap();
+    let cache = BatchCache::new(code.clone(), 0);
+    let mut limits = Limits::for_code(&code, 10);
+    limits.max_bytes = 1000;
+    let refused = Decoder::new(cache.clone(), 10, limits).err();
+    assert!(matches!(refused, Some(DecodeError::Memory(bytes)) if bytes > 1000));
+    assert_eq!(Decoder::new(cache.clone(), 0, limits).err(), Some(DecodeError::PacketSize));
+
+    limits = Limits { max_batches: 2, max_packets: 3, max_inactive: 0, max_bytes: 1 << 20 };
+    let mut decoder = Decoder::new(cache.clone(), 10, limits).unwrap();
+    let unit = |column: usize| {
+        let mut packet = [0; 26];
+        packet[column] = 1;
+        packet
+    };
+    assert_eq!(decoder.push(0, &[0; 25]), Err(DecodeError::Length));
+    assert_eq!(decoder.push(0, &[0; 26]), Ok(Reception::Redundant));
+    assert_eq!(decoder.push(0, &unit(1)), Ok(Reception::Innovative));
+    assert_eq!(decoder.push(0, &unit(1)), Ok(Reception::Redundant));
+    assert_eq!(decoder.push(u32::MAX, &unit(1)), Ok(Reception::Innovative));
+    assert_eq!(decoder.push(2, &unit(1)), Err(DecodeError::Batches));
+    assert_eq!(decoder.push(0, &unit(2)), Ok(Reception::Innovative));
+    assert_eq!(decoder.push(0, &unit(3)), Err(DecodeError::Packets));
+    assert_eq!(decoder.decode(), Ok(Progress::Missing(97)));
+
+    // A limit that stands in the way of elimination is told, and more packets do no harm.
+    limits = Limits { max_inactive: 10, ..Limits::for_code(&code, 10) };
+    let mut decoder = Decoder::new(cache, 10, limits).unwrap();
+    for batch_id in 0..8 {
+        for column in 0..16 {
+            decoder.push(batch_id, &unit(column)).unwrap();
+            match decoder.decode() {
+                Ok(Progress::Missing(_)) => {}
+                error => assert!(matches!(error, Err(DecodeError::Inactive(84)))),
+            }
+        }
+    }
+}

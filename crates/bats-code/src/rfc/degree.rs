@@ -1,0 +1,255 @@
+//! Degree distributions: weights of the degrees (RFC 9426, sections 2.1.2 and 4.2).
+
+use alloc::vec::Vec;
+
+use super::parameters::ParameterError;
+use super::tables::Table;
+use super::tinymt32::TinyMt32;
+
+/// Largest degree that a distribution may name: K has 16 bits, and a larger degree counts as K.
+pub const MAX_DEGREE: u32 = 65_535;
+
+/// Largest K for which [`DegreeDistribution::recommended`] is dense.
+pub const MAX_DENSE: u32 = 512;
+
+/// The integers DD of the RFC: degree d has probability DD\[d\] / (DD\[1\] + ... + DD\[MAX_DEG\]).
+/// Both ends of a session must use the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DegreeDistribution {
+    /// Degrees in rising order with CDF\[degree\], for degrees of a weight above 0.
+    steps: Vec<(u32, u32)>,
+}
+
+impl DegreeDistribution {
+    /// From DD\[0..=MAX_DEG\]. DD\[0\] does not count.
+    ///
+    /// # Errors
+    /// [`ParameterError::Degrees`]: no weight, weights that add up to 2^32 or more, or more than
+    /// [`MAX_DEGREE`] + 1 entries.
+    pub fn from_weights(weights: &[u32]) -> Result<Self, ParameterError> {
+        let pairs = weights.iter().enumerate().skip(1);
+        Self::from_pairs(pairs.map(|(d, &weight)| (u32::try_from(d).unwrap_or(u32::MAX), weight)))
+    }
+
+    /// From pairs of degree and weight in any order; weights of equal degrees add up, degree 0 and
+    /// weight 0 do not count.
+    ///
+    /// # Errors
+    /// [`ParameterError::Degrees`], as [`DegreeDistribution::from_weights`].
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (u32, u32)>) -> Result<Self, ParameterError> {
+        let mut steps: Vec<(u32, u32)> =
+            pairs.into_iter().filter(|&(degree, weight)| degree > 0 && weight > 0).collect();
+        steps.sort_unstable_by_key(|&(degree, _)| degree);
+        if steps.last().is_none_or(|&(degree, _)| degree > MAX_DEGREE) {
+            return Err(ParameterError::Degrees);
+        }
+        let mut sum = 0u32;
+        for (_, weight) in &mut steps {
+            sum = sum.checked_add(*weight).ok_or(ParameterError::Degrees)?;
+            *weight = sum;
+        }
+        // Of equal degrees the last has their whole weight.
+        steps.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                kept.1 = next.1;
+            }
+            same
+        });
+        Ok(Self { steps })
+    }
+
+    /// All weight on degree K: every batch is made from all source packets. No overhead but that of
+    /// random matrices over GF(256) (less than 0.01 packets); cost K multiply-adds per packet.
+    #[must_use]
+    pub fn dense(source_packets: u32) -> Self {
+        Self { steps: [(source_packets.clamp(1, MAX_DEGREE), 1)].into() }
+    }
+
+    /// A table that is optimal for belief propagation and K to infinity; alone it is bad at the K
+    /// of a transport.
+    #[must_use]
+    pub fn table(table: Table) -> Self {
+        Self::scaled(table, 1, 1, (1, 0), None)
+    }
+
+    /// 4/5 a table and 1/5 degree K/2: few packets of overhead from K = 512 on without a precode.
+    #[must_use]
+    pub fn mixture(table: Table, source_packets: u32) -> Self {
+        Self::scaled(table, 1, 1, (4, 1), Some(source_packets / 2))
+    }
+
+    /// What to use when nothing better is known.
+    ///
+    /// Without a precode: dense for K up to [`MAX_DENSE`]; else a table and degree K/2 in the
+    /// proportion that makes the mean degree M ln(20 K), with which 0.05 source packets remain in
+    /// no batch when K packets have arrived; dense again if that needs more than degree K/2. With a
+    /// precode the table alone.
+    ///
+    /// The degrees of the tables are scaled up, by 5/4 and for M = 32 by 3/2: fewer batches are
+    /// enough when fewer packets are lost than a table was made for, and then its degrees leave
+    /// source packets out. M = 4, 64 and 128 have no table of their own and take that of M = 8 or
+    /// 32 with its degrees scaled by the ratio of the batch sizes as well, because the optimal
+    /// degrees grow like M.
+    #[must_use]
+    pub fn recommended(batch_size: usize, source_packets: u32, precode: bool) -> Self {
+        let k = source_packets.clamp(1, MAX_DEGREE);
+        if k <= MAX_DENSE && !precode {
+            return Self::dense(k);
+        }
+        let (table, times, over) = match batch_size {
+            0..=4 => (Table::M8OneHop, 5, 8),
+            5..=8 => (Table::M8OneHop, 5, 4),
+            9..=16 => (Table::M16OneHop, 5, 4),
+            17..=32 => (Table::M32FourHops, 3, 2),
+            33..=64 => (Table::M32FourHops, 3, 1),
+            _ => (Table::M32FourHops, 6, 1),
+        };
+        if precode {
+            return Self::scaled(table, times, over, (1, 0), None);
+        }
+        let (sum, weighted) = table
+            .weights()
+            .iter()
+            .fold((0, 0), |(sum, all), &(degree, weight)| (sum + weight, all + degree * weight));
+        let mean = weighted / sum * times / over;
+        let needed = batch_size as u32 * ln_256(20 * k) / 256;
+        let half = k / 2;
+        if half <= mean || needed >= half {
+            return Self::dense(k);
+        }
+        let part = needed.saturating_sub(mean);
+        Self::scaled(table, times, over, (half - mean - part, part), Some(half))
+    }
+
+    /// A table with its degrees times `times / over` (rounded up) and another degree; `parts` are
+    /// the shares of the two.
+    fn scaled(table: Table, times: u32, over: u32, parts: (u32, u32), other: Option<u32>) -> Self {
+        let weights = table.weights();
+        let sum: u32 = weights.iter().map(|&(_, weight)| weight).sum();
+        let pairs = weights
+            .iter()
+            .map(|&(degree, weight)| ((degree * times).div_ceil(over), weight * parts.0));
+        let other = other.map(|degree| (degree.clamp(1, MAX_DEGREE), sum * parts.1));
+        // The tables are valid, which a test proves; a dense code is the harmless way out.
+        Self::from_pairs(pairs.chain(other)).unwrap_or_else(|_| Self::dense(MAX_DEGREE))
+    }
+
+    /// Pairs of degree and weight, degrees rising.
+    pub fn pairs(&self) -> impl ExactSizeIterator<Item = (u32, u32)> + '_ {
+        self.steps.iter().enumerate().map(|(i, &(degree, sum))| {
+            let before = if i == 0 { 0 } else { self.steps[i - 1].1 };
+            (degree, sum - before)
+        })
+    }
+
+    /// Mean degree for K source packets (a larger degree counts as K).
+    #[must_use]
+    pub fn mean(&self, source_packets: u32) -> f64 {
+        let total = self.steps.last().map_or(1, |&(_, sum)| sum);
+        let weighted: f64 = self
+            .pairs()
+            .map(|(degree, weight)| f64::from(degree.min(source_packets)) * f64::from(weight))
+            .sum();
+        weighted / f64::from(total)
+    }
+
+    /// The degree for the next draw of a generator: the smallest d with `Rand() % CDF[MAX_DEG]`
+    /// below CDF\[d\], and at most K. (The RFC prints the comparison reversed, D2.)
+    pub(super) fn draw(&self, generator: &mut TinyMt32, source_packets: u32) -> u32 {
+        let Some(&(largest, total)) = self.steps.last() else { return source_packets };
+        let value = generator.below(total);
+        let step = self.steps.partition_point(|&(_, sum)| sum <= value);
+        self.steps.get(step).map_or(largest, |&(degree, _)| degree).min(source_packets)
+    }
+}
+
+/// 256 ln x for x of at least 1, within 18; in integers, because both ends must get the same.
+fn ln_256(x: u32) -> u32 {
+    let exponent = x.ilog2();
+    // Linear between powers of two.
+    let fraction = ((u64::from(x) << 8) >> exponent) as u32 - 256;
+    (exponent * 256 + fraction) * 693 / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn vector_of_degrees() {
+        let degrees = DegreeDistribution::from_weights(&[0, 0, 50, 30, 15, 5]).unwrap();
+        let drawn: Vec<u32> =
+            (0..16).map(|bid| degrees.draw(&mut TinyMt32::new(bid), 128)).collect();
+        assert_eq!(drawn, [2, 4, 2, 2, 2, 2, 4, 5, 3, 3, 2, 2, 2, 2, 3, 3]);
+        // Mass above K collapses onto K; DD[0] does not count.
+        let degrees = DegreeDistribution::from_weights(&[9, 0, 50, 30, 15, 5]).unwrap();
+        assert!((0..16).all(|bid| degrees.draw(&mut TinyMt32::new(bid), 2) == 2));
+    }
+
+    #[test]
+    fn degrees_have_the_probability_of_their_weight() {
+        let degrees = DegreeDistribution::from_weights(&[0, 1, 0, 3]).unwrap();
+        let threes = (0..4000).filter(|&bid| degrees.draw(&mut TinyMt32::new(bid), 9) == 3).count();
+        assert!((2850..3150).contains(&threes), "{threes}");
+    }
+
+    #[test]
+    fn logarithms_in_integers() {
+        for x in (1..3000).chain([65_535, 20 * 65_535, u32::MAX]) {
+            let error = f64::from(ln_256(x)) - 256.0 * f64::from(x).ln();
+            assert!(error.abs() <= 18.0, "{x}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_recommendation_is_valid() {
+        for m in [4, 8, 16, 32, 64, 128] {
+            for k in (1..3000).chain((3000..=65_535).step_by(997)).chain([65_535]) {
+                for precode in [false, true] {
+                    let degrees = DegreeDistribution::recommended(m, k, precode);
+                    assert_ne!(degrees, DegreeDistribution::dense(MAX_DEGREE), "{m} {k}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_are_what_was_given() {
+        let degrees =
+            DegreeDistribution::from_pairs([(7, 2), (3, 1), (0, 5), (7, 4), (9, 0)]).unwrap();
+        assert_eq!(degrees.pairs().collect::<Vec<_>>(), [(3, 1), (7, 6)]);
+        assert!((degrees.mean(100) - 45.0 / 7.0).abs() < 1e-9);
+        assert!((degrees.mean(5) - 33.0 / 7.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn impossible_distributions_are_refused() {
+        for pairs in [&[][..], &[(0, 1)], &[(5, 0)], &[(1, u32::MAX), (2, 1)], &[(65_536, 1)]] {
+            let result = DegreeDistribution::from_pairs(pairs.iter().copied());
+            assert_eq!(result, Err(ParameterError::Degrees));
+        }
+        assert!(DegreeDistribution::from_pairs([(1, u32::MAX)]).is_ok());
+    }
+
+    #[test]
+    fn recommendations_have_the_documented_means() {
+        let mean = |m, k, precode| DegreeDistribution::recommended(m, k, precode).mean(k);
+        for (m, k) in [(16, 1024), (16, 65_535), (32, 1600), (128, 5000), (4, 513), (64, 3000)] {
+            let needed = m as f64 * (20.0 * f64::from(k)).ln();
+            let mean = mean(m, k, false);
+            assert!((mean / needed - 1.0).abs() < 0.06, "M = {m}, K = {k}: {mean}, not {needed}");
+        }
+        assert!((mean(16, 512, false) - 512.0).abs() < 1e-9);
+        assert!((mean(128, 1600, false) - 1600.0).abs() < 1e-9);
+        assert!((mean(32, 8000, true) - 1.5 * 93.8).abs() < 1.0);
+        assert!((mean(128, 8000, true) - 6.0 * 93.8).abs() < 1.0);
+        assert!((mean(4, 8000, true) - 18.7).abs() < 1.0);
+        assert!((mean(8, 1, false) - 1.0).abs() < 1e-9);
+        let mean = |table, k| DegreeDistribution::mixture(table, k).mean(k);
+        assert!((mean(Table::M16OneHop, 1024) - (0.8 * 58.5 + 0.2 * 512.0)).abs() < 0.1);
+        assert!((mean(Table::M32FourHops, 2048) - (0.8 * 93.8 + 0.2 * 1024.0)).abs() < 0.1);
+    }
+}

@@ -1,0 +1,175 @@
+//! Gauss-Jordan elimination on coefficients over GF(256), in row operations that are products of
+//! the kernel. Payloads never pass through here.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::matrix::Matrix;
+use super::parameters::MAX_BATCH_SIZE;
+use crate::gf256;
+use crate::kernel::{Kernel, Mode};
+
+/// Brings the rows of `block` to reduced echelon form, judged by their first `width` octets; what
+/// stands behind takes part in the operations. Rows stay where they are.
+///
+/// Returns the pivot column of each row. It has 1 there, all other rows with a pivot have 0. A row
+/// without a pivot depends on rows before it; its first `width` octets are zero.
+pub(super) fn eliminate(kernel: Kernel, block: &mut Matrix, width: usize) -> Vec<Option<u32>> {
+    let stride = block.stride();
+    let mut pivots: Vec<Option<u32>> = vec![None; block.row_count()];
+    let mut scratch = Matrix::zeroed(1, stride);
+    let mut factors = Vec::with_capacity(block.row_count());
+    for index in 0..block.row_count() {
+        let (before, rest) = block.octets_mut().split_at_mut(index * stride);
+        let (row, behind) = rest.split_at_mut(stride);
+        let Some(pivot) = row[..width].iter().position(|&x| x != 0) else { continue };
+        if row[pivot] != 1 {
+            let inverse = gf256::inv(row[pivot]);
+            let scaled = scratch.row_mut(0);
+            kernel.product(&[inverse], &[row], &mut [&mut *scaled], stride, Mode::Overwrite);
+            row.copy_from_slice(scaled);
+        }
+        // Rows without a pivot are zero up to the width.
+        factors.clear();
+        let mut targets: Vec<&mut [u8]> = Vec::with_capacity(pivots.len());
+        for line in before.chunks_exact_mut(stride).chain(behind.chunks_exact_mut(stride)) {
+            if line[pivot] != 0 {
+                factors.push(line[pivot]);
+                targets.push(line);
+            }
+        }
+        if !targets.is_empty() {
+            kernel.product(&factors, &[row], &mut targets, stride, Mode::Accumulate);
+        }
+        pivots[index] = Some(pivot as u32);
+    }
+    pivots
+}
+
+/// A vector space given by the reduced echelon form of its basis: tells whether a vector is new.
+#[derive(Debug)]
+pub(super) struct VectorSpace {
+    width: usize,
+    rows: Matrix,
+    pivots: Vec<u32>,
+}
+
+impl VectorSpace {
+    /// The empty subspace of a space of `width` dimensions, at most [`MAX_BATCH_SIZE`].
+    pub(super) fn new(width: usize) -> Self {
+        // One row more, for the vector under test.
+        Self { width, rows: Matrix::zeroed(width + 1, width), pivots: Vec::with_capacity(width) }
+    }
+
+    pub(super) fn size(width: usize) -> usize {
+        Matrix::size(width + 1, width) + 4 * width
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.pivots.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.pivots.clear();
+    }
+
+    /// Adds a vector of `width` coefficients; tells whether it raised the rank.
+    pub(super) fn insert(&mut self, kernel: Kernel, vector: &[u8]) -> bool {
+        let rank = self.rank();
+        let stride = self.rows.stride();
+        let (before, rest) = self.rows.octets_mut().split_at_mut(rank * stride);
+        let row = &mut rest[..stride];
+        row[..self.width].copy_from_slice(vector);
+        let mut factors = [0; MAX_BATCH_SIZE];
+        let factors = &mut factors[..rank];
+        for (factor, &pivot) in factors.iter_mut().zip(&self.pivots) {
+            *factor = vector[pivot as usize];
+        }
+        // Vectors of fresh packets have nothing in common: the usual case, without allocations.
+        if factors.iter().any(|&factor| factor != 0) {
+            let lines: Vec<&[u8]> = before.chunks_exact(stride).collect();
+            kernel.product(factors, &lines, &mut [&mut *row], stride, Mode::Accumulate);
+        }
+        let Some(pivot) = row[..self.width].iter().position(|&x| x != 0) else { return false };
+        if row[pivot] != 1 {
+            let inverse = gf256::inv(row[pivot]);
+            row.iter_mut().for_each(|x| *x = gf256::mul(inverse, *x));
+        }
+        for (factor, line) in factors.iter_mut().zip(before.chunks_exact(stride)) {
+            *factor = line[pivot];
+        }
+        if factors.iter().any(|&factor| factor != 0) {
+            let mut lines: Vec<&mut [u8]> = before.chunks_exact_mut(stride).collect();
+            kernel.product(factors, &[row], &mut lines, stride, Mode::Accumulate);
+        }
+        self.pivots.push(pivot as u32);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fuzzing::NaiveDecoder;
+
+    fn matrix_of(lines: &[Vec<u8>], width: usize) -> Matrix {
+        let mut matrix = Matrix::zeroed(lines.len(), width);
+        for (index, line) in lines.iter().enumerate() {
+            matrix.row_mut(index)[..width].copy_from_slice(line);
+        }
+        matrix
+    }
+
+    /// Sparse lines with repetitions, so that many depend on others.
+    fn lines() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let octet = prop_oneof![3 => Just(0u8), 1 => Just(1u8), 1 => any::<u8>()];
+        prop::collection::vec(prop::collection::vec(octet, 9), 1..14)
+    }
+
+    proptest! {
+        #[test]
+        fn ranks_are_those_of_the_naive_elimination(lines in lines()) {
+            let kernel = Kernel::active();
+            let mut space = VectorSpace::new(9);
+            let mut naive = NaiveDecoder::default();
+            for line in &lines {
+                prop_assert_eq!(space.insert(kernel, line), naive.push(line.clone()));
+            }
+        }
+
+        #[test]
+        fn elimination_is_a_sequence_of_row_operations(lines in lines()) {
+            let kernel = Kernel::active();
+            // The identity behind the coefficients records the operations.
+            let n = lines.len();
+            let with_identity: Vec<Vec<u8>> = lines.iter().enumerate().map(|(index, line)| {
+                let mut line = line.clone();
+                line.resize(9 + n, 0);
+                line[9 + index] = 1;
+                line
+            }).collect();
+            let mut block = matrix_of(&with_identity, 9 + n);
+            let pivots = eliminate(kernel, &mut block, 9);
+            let mut operations = NaiveDecoder::default();
+            for row in block.iter() {
+                prop_assert!(operations.push(row[9..9 + n].to_vec()), "operations can be undone");
+            }
+            for (index, row) in block.iter().enumerate() {
+                let mut sum = [0u8; 9];
+                for (line, &factor) in lines.iter().zip(&row[9..9 + n]) {
+                    sum.iter_mut().zip(line).for_each(|(x, &y)| *x ^= gf256::mul(factor, y));
+                }
+                prop_assert_eq!(&sum[..], &row[..9]);
+                match pivots[index] {
+                    None => prop_assert_eq!(sum, [0; 9]),
+                    Some(pivot) => for (other, line) in block.iter().enumerate() {
+                        let expected = u8::from(other == index);
+                        prop_assert!(line[pivot as usize] == expected || pivots[other].is_none());
+                    },
+                }
+            }
+        }
+    }
+}

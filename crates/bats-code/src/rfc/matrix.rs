@@ -1,0 +1,173 @@
+//! Rows of equal length in one piece of memory, as the kernels like them: each begins at a 64-byte
+//! boundary, is a multiple of 64 octets long, and is zero behind its content.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::rows::{ALIGNMENT, padded_length};
+
+#[derive(Debug, Default)]
+pub(super) struct Matrix {
+    /// Never reallocated, so that `start` stays right.
+    buffer: Vec<u8>,
+    start: usize,
+    stride: usize,
+    rows: usize,
+}
+
+impl Matrix {
+    /// `rows` zero rows for `width` octets each.
+    pub(super) fn zeroed(rows: usize, width: usize) -> Self {
+        let stride = padded_length(width.max(1));
+        let buffer = vec![0u8; rows * stride + ALIGNMENT - 1];
+        // An allocator that cannot tell costs speed only: the kernels load unaligned.
+        let start = match buffer.as_ptr().align_offset(ALIGNMENT) {
+            offset if offset < ALIGNMENT => offset,
+            _ => 0,
+        };
+        Self { buffer, start, stride, rows }
+    }
+
+    /// Octets that a matrix of this shape takes.
+    pub(super) fn size(rows: usize, width: usize) -> usize {
+        rows.saturating_mul(padded_length(width.max(1))).saturating_add(ALIGNMENT - 1)
+    }
+
+    pub(super) fn row_count(&self) -> usize {
+        self.rows
+    }
+
+    /// Octets of a row with its padding.
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    pub(super) fn octets(&self) -> &[u8] {
+        &self.buffer[self.start..][..self.rows * self.stride]
+    }
+
+    pub(super) fn octets_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.start..][..self.rows * self.stride]
+    }
+
+    pub(super) fn row(&self, index: usize) -> &[u8] {
+        &self.octets()[index * self.stride..][..self.stride]
+    }
+
+    pub(super) fn row_mut(&mut self, index: usize) -> &mut [u8] {
+        let stride = self.stride;
+        &mut self.octets_mut()[index * stride..][..stride]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.octets().chunks_exact(self.stride.max(1))
+    }
+
+    /// The rows before `at`, and those from `at` on, writable.
+    pub(super) fn split_mut(
+        &mut self,
+        at: usize,
+    ) -> (impl Iterator<Item = &mut [u8]>, impl Iterator<Item = &mut [u8]>) {
+        let stride = self.stride.max(1);
+        let (before, behind) = self.octets_mut().split_at_mut(at * stride);
+        (before.chunks_exact_mut(stride), behind.chunks_exact_mut(stride))
+    }
+}
+
+/// Rows per piece of a [`RowStore`].
+const ROWS_PER_SLAB: usize = 64;
+
+/// A growing number of rows that never move. Memory is not zeroed before it is written.
+#[derive(Debug)]
+pub(super) struct RowStore {
+    /// The octets of up to 64 rows, behind as many as bring the first row to its alignment.
+    slabs: Vec<(Vec<u8>, usize)>,
+    stride: usize,
+    count: usize,
+}
+
+impl RowStore {
+    pub(super) fn new(width: usize) -> Self {
+        Self { slabs: Vec::new(), stride: padded_length(width.max(1)), count: 0 }
+    }
+
+    fn slab_size(stride: usize) -> usize {
+        ROWS_PER_SLAB * stride + ALIGNMENT - 1
+    }
+
+    /// Stores a row of at most the width; returns its number.
+    pub(super) fn push(&mut self, content: &[u8]) -> u32 {
+        if self.count == self.slabs.len() * ROWS_PER_SLAB {
+            let mut slab: Vec<u8> = Vec::with_capacity(Self::slab_size(self.stride));
+            let start = match slab.as_ptr().align_offset(ALIGNMENT) {
+                offset if offset < ALIGNMENT => offset,
+                _ => 0,
+            };
+            slab.resize(start, 0);
+            self.slabs.push((slab, start));
+        }
+        if let Some((slab, _)) = self.slabs.last_mut() {
+            // Within the capacity, so that rows do not move.
+            let end = slab.len() + self.stride;
+            slab.extend_from_slice(&content[..content.len().min(self.stride)]);
+            slab.resize(end, 0);
+        }
+        self.count += 1;
+        (self.count - 1) as u32
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The row with its padding.
+    pub(super) fn row(&self, index: u32) -> &[u8] {
+        let index = index as usize;
+        let (slab, start) = &self.slabs[index / ROWS_PER_SLAB];
+        &slab[start + index % ROWS_PER_SLAB * self.stride..][..self.stride]
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.slabs.len() * Self::slab_size(self.stride)
+    }
+
+    /// Octets that a store of `rows` rows takes.
+    pub(super) fn size(rows: usize, width: usize) -> usize {
+        let slab = Self::slab_size(padded_length(width.max(1)));
+        rows.div_ceil(ROWS_PER_SLAB).saturating_mul(slab)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_aligned_and_padded() {
+        let mut matrix = Matrix::zeroed(5, 70);
+        assert_eq!((matrix.stride(), matrix.row_count()), (128, 5));
+        for index in 0..5 {
+            matrix.row_mut(index).fill(index as u8 + 1);
+            assert_eq!(matrix.row(index).as_ptr().align_offset(ALIGNMENT), 0);
+        }
+        assert!(matrix.iter().zip(1..).all(|(row, value)| row.iter().all(|&x| x == value)));
+        let (before, behind) = matrix.split_mut(2);
+        assert_eq!((before.count(), behind.count()), (2, 3));
+    }
+
+    #[test]
+    fn a_store_grows_within_its_size() {
+        let mut store = RowStore::new(10);
+        for index in 0..130u32 {
+            assert_eq!(store.push(&[index as u8; 10]), index);
+        }
+        assert_eq!(store.row(77)[..11], [77, 77, 77, 77, 77, 77, 77, 77, 77, 77, 0]);
+        assert_eq!(store.bytes(), RowStore::size(130, 10));
+        assert!((0..130).all(|row| store.row(row).as_ptr().align_offset(ALIGNMENT) == 0));
+        assert_eq!(store.len(), 130);
+    }
+}

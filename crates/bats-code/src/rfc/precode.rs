@@ -1,0 +1,211 @@
+//! A precode: an extension that RFC 9426 names but does not specify; both ends must agree on it.
+//!
+//! With sparse batches alone the last packets are found late. Check packets, computed from the
+//! source packets before the outer code, recover them. The numbers follow the simulator of the
+//! code's author (2014); the exact rules below are ours.
+//!
+//! Let K be the number of source packets, P = floor(sqrt(K)) (at most K),
+//! L = floor(K * 101 / 10000) + floor(sqrt(3 K)) + 1, H = max(5, floor(ln K)). The intermediate
+//! packets are, by number:
+//!
+//! | numbers | packets |
+//! |---|---|
+//! | 0 to K - P - 1 | source packets 0 to K - P - 1 |
+//! | the next L | low-density checks |
+//! | the next P | source packets K - P to K - 1 |
+//! | the last H | high-density checks |
+//!
+//! Source packet i < K - P is in three checks: a = i mod L, and with s = floor(i/L) mod (L - 1) + 1
+//! in (a + s) mod L and (a + 2 s) mod L; where two of them coincide the packet is in both and
+//! cancels. Check l includes moreover source packets K - P + (l mod P) and K - P + ((l + 1) mod P).
+//! It is the sum (exclusive or) of its packets. High-density check h is the sum over all
+//! intermediate packets but those of its kind, in the order of their numbers, with coefficients
+//! `Rand() % 256` of the generator with seed 2^32 - 1 - h.
+//!
+//! A batch draws its degree and indices as in the RFC among the first K - P + L packets, then
+//! floor(sqrt(M)) + 2 more distinct ones (at most P + H) among the last P + H, in the same way and
+//! with the same generator; its generator matrix has a row for each in this order. The last P + H
+//! packets are those that a decoder inactivates from the start.
+
+use alloc::vec::Vec;
+
+use super::matrix::Matrix;
+use super::sampler::Batch;
+use super::tinymt32::TinyMt32;
+
+/// The shape of the precode for K source packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Precode {
+    source_packets: u32,
+    low_density: u32,
+    high_density: u32,
+    /// Source packets among the permanently inactive ones.
+    inactive_sources: u32,
+    extra_degree: u32,
+}
+
+/// floor(ln K) for K up to 65,535.
+fn floor_ln(k: u32) -> u32 {
+    // Least integers of at least e, e^2, ...
+    const POWERS: [u32; 11] = [3, 8, 21, 55, 149, 404, 1097, 2981, 8104, 22_027, 59_875];
+    POWERS.partition_point(|&power| power <= k) as u32
+}
+
+impl Precode {
+    pub(super) fn new(source_packets: u32, batch_size: usize) -> Self {
+        let k = source_packets;
+        let high_density = floor_ln(k).max(5);
+        let inactive_sources = k.isqrt();
+        let extra_degree = ((batch_size as u32).isqrt() + 2).min(inactive_sources + high_density);
+        Self {
+            source_packets,
+            low_density: k * 101 / 10_000 + (3 * k).isqrt() + 1,
+            high_density,
+            inactive_sources,
+            extra_degree,
+        }
+    }
+
+    /// Source and check packets together.
+    #[must_use]
+    pub fn intermediate_packets(&self) -> u32 {
+        self.source_packets + self.low_density + self.high_density
+    }
+
+    /// Check packets.
+    #[must_use]
+    pub fn check_packets(&self) -> u32 {
+        self.low_density + self.high_density
+    }
+
+    /// Packets among which the degree distribution chooses: the first of the intermediate packets.
+    #[must_use]
+    pub fn sampled_packets(&self) -> u32 {
+        self.source_packets - self.inactive_sources + self.low_density
+    }
+
+    /// Permanently inactive packets: the last of the intermediate packets.
+    #[must_use]
+    pub fn inactive_packets(&self) -> u32 {
+        self.inactive_sources + self.high_density
+    }
+
+    /// How many of them are in every batch.
+    #[must_use]
+    pub fn extra_degree(&self) -> u32 {
+        self.extra_degree
+    }
+
+    /// The intermediate packet that a source packet is.
+    pub(crate) fn position(&self, source: u32) -> u32 {
+        if source < self.source_packets - self.inactive_sources {
+            source
+        } else {
+            source + self.low_density
+        }
+    }
+
+    /// The equations between intermediate packets: each batch has as many columns as it gives
+    /// equations, and all its coded packets are zero. Low-density checks first, one each; then all
+    /// high-density checks in one.
+    pub(crate) fn constraints(&self) -> Vec<Batch> {
+        let outside = self.source_packets - self.inactive_sources;
+        let l = self.low_density;
+        let mut members: Vec<Vec<u32>> = (0..l).map(|check| [outside + check].into()).collect();
+        for i in 0..outside {
+            let a = i % l;
+            let step = if l > 1 { i / l % (l - 1) + 1 } else { 0 };
+            let mut checks = [a, (a + step) % l, (a + 2 * step) % l];
+            checks.sort_unstable();
+            // Pairs cancel, so that one or three of the same are one.
+            let checks = match checks {
+                [x, y, z] if x == y => &[z][..],
+                [x, y, z] if y == z => &[x],
+                _ => &checks[..],
+            };
+            for &check in checks {
+                members[check as usize].push(i);
+            }
+        }
+        let first = outside + l;
+        let p = self.inactive_sources;
+        for (check, members) in members.iter_mut().enumerate() {
+            // With one inactive source packet the two cancel.
+            if p > 1 {
+                members.push(first + check as u32 % p);
+                members.push(first + (check as u32 + 1) % p);
+            }
+        }
+        let mut constraints: Vec<Batch> = members
+            .into_iter()
+            .map(|members| {
+                let mut row = Matrix::zeroed(1, members.len());
+                row.row_mut(0)[..members.len()].fill(1);
+                Batch::from_parts(members, row)
+            })
+            .collect();
+        let below = first + p;
+        let mut rows =
+            Matrix::zeroed(self.high_density as usize, self.intermediate_packets() as usize);
+        for check in 0..self.high_density {
+            let mut generator = TinyMt32::new(u32::MAX - check);
+            let row = rows.row_mut(check as usize);
+            row[..below as usize].fill_with(|| generator.next_u32() as u8);
+            row[(below + check) as usize] = 1;
+        }
+        constraints.push(Batch::from_parts((0..self.intermediate_packets()).collect(), rows));
+        constraints
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn natural_logarithms() {
+        for k in 1..=65_535u32 {
+            assert_eq!(floor_ln(k), f64::from(k).ln().floor() as u32, "{k}");
+        }
+    }
+
+    #[test]
+    fn constraints_determine_the_check_packets_one_after_the_other() {
+        for k in (1..60).chain([100, 2001, 8000]) {
+            let precode = Precode::new(k, 16);
+            let outside = precode.source_packets - precode.inactive_sources;
+            let sources: BTreeSet<u32> = (0..k).map(|i| precode.position(i)).collect();
+            assert_eq!(sources.len(), k as usize);
+            let mut known = sources;
+            let constraints = precode.constraints();
+            for (check, constraint) in
+                constraints[..precode.low_density as usize].iter().enumerate()
+            {
+                let own = outside + check as u32;
+                let distinct: BTreeSet<u32> = constraint.indices().iter().copied().collect();
+                assert_eq!(distinct.len(), constraint.degree(), "{k}");
+                assert!(distinct.iter().all(|i| known.contains(i) != (*i == own)));
+            }
+            known.extend(outside..outside + precode.low_density);
+            let dense = constraints.last().unwrap();
+            for check in 0..precode.high_density as usize {
+                let row = dense.generator(check);
+                for &index in dense.indices() {
+                    let own = index as usize == known.len() + check;
+                    assert!(known.contains(&index) || row[index as usize] == u8::from(own));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_shape_for_8000_packets() {
+        let precode = Precode::new(8000, 32);
+        assert_eq!(precode.check_packets(), 80 + 154 + 1 + 8);
+        assert_eq!((precode.inactive_packets(), precode.extra_degree()), (89 + 8, 7));
+        assert_eq!(precode.intermediate_packets(), 8243);
+        assert_eq!(precode.sampled_packets(), 8243 - 97);
+    }
+}

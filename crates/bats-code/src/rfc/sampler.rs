@@ -1,0 +1,320 @@
+//! From a batch ID to the structure of the batch: degree, source packets, generator matrix
+//! (RFC 9426, section 4.2, `BatchSampler`), and what both ends must agree on for it.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::degree::DegreeDistribution;
+use super::matrix::Matrix;
+use super::padding::MAX_SOURCE_PACKETS;
+use super::parameters::{InnerCode, MAX_BATCH_SIZE, ParameterError};
+use super::precode::Precode;
+use super::tinymt32::{LANES, TinyMt32, TinyMt32Lanes};
+
+/// All that determines the batches of a session besides the data: K, M, q, DD, and whether the
+/// precode is used. Encoder and decoder must have the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OuterCode {
+    source_packets: u32,
+    inner: InnerCode,
+    degrees: DegreeDistribution,
+    precode: Option<Precode>,
+}
+
+/// The structure of one batch: coded packet c is the sum of `generator(c)[r]` times packet
+/// `indices()[r]` over GF(256).
+#[derive(Debug)]
+pub struct Batch {
+    indices: Vec<u32>,
+    /// Column c of the RFC's matrix G is row c here: M rows of d coefficients.
+    generator: Matrix,
+}
+
+impl Batch {
+    pub(super) fn from_parts(indices: Vec<u32>, generator: Matrix) -> Self {
+        Self { indices, generator }
+    }
+
+    /// d, the number of source packets in the batch.
+    #[must_use]
+    pub fn degree(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// The packets of the batch, in the order of the RFC: numbers of source packets (below K), or
+    /// with a precode of intermediate packets.
+    #[must_use]
+    pub fn indices(&self) -> &[u32] {
+        &self.indices
+    }
+
+    /// Column `column` (below M) of the generator matrix G: one coefficient for each index.
+    ///
+    /// # Panics
+    /// There is no such column.
+    #[must_use]
+    pub fn generator(&self, column: usize) -> &[u8] {
+        &self.generator.row(column)[..self.indices.len()]
+    }
+
+    pub(super) fn generator_rows(&self) -> &Matrix {
+        &self.generator
+    }
+
+    /// Columns of the generator matrix: M, or the number of equations of a constraint.
+    pub(crate) fn columns(&self) -> usize {
+        self.generator.row_count()
+    }
+
+    /// What [`Batch::bytes`] will be for a degree.
+    pub(super) fn size(batch_size: usize, degree: usize) -> usize {
+        Matrix::size(batch_size, degree) + 4 * degree
+    }
+
+    /// Memory of the batch, in octets.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.generator.bytes() + 4 * self.indices.len()
+    }
+}
+
+impl OuterCode {
+    /// The code for K source packets; conformant to the RFC.
+    ///
+    /// # Errors
+    /// [`ParameterError::SourcePackets`]: K is not 1 to 65,535.
+    pub fn new(
+        source_packets: u32,
+        inner: InnerCode,
+        degrees: DegreeDistribution,
+    ) -> Result<Self, ParameterError> {
+        if source_packets == 0 || source_packets > MAX_SOURCE_PACKETS {
+            return Err(ParameterError::SourcePackets);
+        }
+        Ok(Self { source_packets, inner, degrees, precode: None })
+    }
+
+    /// The code with [`DegreeDistribution::recommended`] and no precode.
+    ///
+    /// # Errors
+    /// As [`OuterCode::new`].
+    pub fn recommended(source_packets: u32, inner: InnerCode) -> Result<Self, ParameterError> {
+        let degrees = DegreeDistribution::recommended(inner.batch_size(), source_packets, false);
+        Self::new(source_packets, inner, degrees)
+    }
+
+    /// The same code with the precode of this crate: an extension that both ends must agree on
+    /// (see [`Precode`]).
+    #[must_use]
+    pub fn with_precode(mut self) -> Self {
+        self.precode = Some(Precode::new(self.source_packets, self.inner.batch_size()));
+        self
+    }
+
+    /// K.
+    #[must_use]
+    pub fn source_packets(&self) -> u32 {
+        self.source_packets
+    }
+
+    /// M and q.
+    #[must_use]
+    pub fn inner_code(&self) -> InnerCode {
+        self.inner
+    }
+
+    /// DD.
+    #[must_use]
+    pub fn degrees(&self) -> &DegreeDistribution {
+        &self.degrees
+    }
+
+    /// The precode, if it is used.
+    #[must_use]
+    pub fn precode(&self) -> Option<&Precode> {
+        self.precode.as_ref()
+    }
+
+    /// Packets that batches are made of: K, and with a precode its check packets.
+    #[must_use]
+    pub fn intermediate_packets(&self) -> u32 {
+        self.precode.as_ref().map_or(self.source_packets, Precode::intermediate_packets)
+    }
+
+    /// Packets among which a degree of the distribution chooses.
+    fn population(&self) -> u32 {
+        self.precode.as_ref().map_or(self.source_packets, Precode::sampled_packets)
+    }
+
+    /// d of a batch. Costs about 30 ns.
+    #[must_use]
+    pub fn degree(&self, batch_id: u32) -> u32 {
+        let degree = self.degrees.draw(&mut TinyMt32::new(batch_id), self.population());
+        degree + self.precode.as_ref().map_or(0, Precode::extra_degree)
+    }
+
+    /// The structure of a batch. Costs (M + 1) d draws of the generator at least.
+    #[must_use]
+    pub fn batch(&self, batch_id: u32) -> Batch {
+        let (indices, mut generator) = self.sample(batch_id);
+        let mut columns = Matrix::zeroed(self.inner.batch_size(), indices.len());
+        let stride = columns.stride();
+        let octets = columns.octets_mut();
+        for row in 0..indices.len() {
+            for column in octets[row..].iter_mut().step_by(stride) {
+                *column = generator.next_u32() as u8;
+            }
+        }
+        Batch { indices, generator: columns }
+    }
+
+    /// The structures of [`LANES`] batches; faster than one after the other.
+    pub(super) fn batches(&self, batch_ids: [u32; LANES]) -> [Batch; LANES] {
+        let mut sampled = batch_ids.map(|batch_id| self.sample(batch_id));
+        let generators = sampled.each_ref().map(|(_, generator)| generator.clone());
+        let mut lanes = TinyMt32Lanes::new(&generators);
+        let m = self.inner.batch_size();
+        let mut batches = sampled.each_mut().map(|(indices, _)| {
+            let generator = Matrix::zeroed(m, indices.len());
+            Batch { indices: core::mem::take(indices), generator }
+        });
+        let mut draws = [[0u8; LANES]; MAX_BATCH_SIZE];
+        let longest = batches.iter().map(Batch::degree).max().unwrap_or(0);
+        for row in 0..longest {
+            for octets in &mut draws[..m] {
+                *octets = lanes.next().map(|draw| draw as u8);
+            }
+            for (lane, batch) in batches.iter_mut().enumerate() {
+                if row < batch.indices.len() {
+                    let stride = batch.generator.stride();
+                    let columns = batch.generator.octets_mut()[row..].iter_mut().step_by(stride);
+                    columns.zip(&draws).for_each(|(column, octets)| *column = octets[lane]);
+                }
+            }
+        }
+        batches
+    }
+
+    /// The indices of a batch, and the generator at the first coefficient.
+    fn sample(&self, batch_id: u32) -> (Vec<u32>, TinyMt32) {
+        let degree = self.degrees.draw(&mut TinyMt32::new(batch_id), self.population());
+        // The RFC starts the generator again, so that degree and first index share a draw (D3).
+        let mut generator = TinyMt32::new(batch_id);
+        let mut indices = Vec::with_capacity(degree as usize);
+        distinct(&mut generator, degree, self.population(), 0, &mut indices);
+        if let Some(precode) = &self.precode {
+            let (first, count) = (precode.sampled_packets(), precode.inactive_packets());
+            distinct(&mut generator, precode.extra_degree(), count, first, &mut indices);
+        }
+        (indices, generator)
+    }
+}
+
+/// Appends `first` plus `count` distinct numbers below `bound`, which is at least `count`.
+fn distinct(generator: &mut TinyMt32, count: u32, bound: u32, first: u32, indices: &mut Vec<u32>) {
+    let mut taken = vec![0u64; bound.div_ceil(64) as usize];
+    for _ in 0..count {
+        loop {
+            let number = generator.below(bound);
+            let (word, bit) = ((number / 64) as usize, 1u64 << (number % 64));
+            if taken[word] & bit == 0 {
+                taken[word] |= bit;
+                indices.push(first + number);
+                break;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rfc::Field;
+
+    fn code(k: u32, m: usize, degree: u32) -> OuterCode {
+        let degrees = DegreeDistribution::from_pairs([(degree, 1)]).unwrap();
+        let mut code =
+            OuterCode::new(k, InnerCode::new(m.max(4), Field::Octet).unwrap(), degrees).unwrap();
+        code.source_packets = k;
+        code
+    }
+
+    #[test]
+    fn vectors() {
+        type Vector = (u32, u32, u32, usize, &'static [u32], &'static [&'static [u8]]);
+        let vectors: [Vector; 4] = [
+            (
+                0,
+                3,
+                10,
+                4,
+                &[7, 4, 5],
+                &[&[208, 176, 219, 77], &[72, 133, 163, 38], &[172, 186, 127, 138]],
+            ),
+            (
+                1,
+                4,
+                16,
+                4,
+                &[5, 1, 0, 6],
+                &[
+                    &[54, 139, 168, 237],
+                    &[211, 187, 62, 190],
+                    &[104, 135, 210, 99],
+                    &[176, 11, 207, 35],
+                ],
+            ),
+            (
+                7,
+                2,
+                128,
+                8,
+                &[28, 101],
+                &[&[252, 179, 99, 36, 4, 247, 98, 40], &[2, 46, 27, 156, 102, 137, 172, 76]],
+            ),
+            (5, 8, 8, 4, &[2, 4, 0, 7, 5, 1, 3, 6], &[]),
+        ];
+        for (bid, d, k, m, indices, rows) in vectors {
+            let code = code(k, m, d);
+            let batch = code.batch(bid);
+            assert_eq!(code.degree(bid), d);
+            assert_eq!(batch.indices(), indices);
+            for (r, row) in rows.iter().enumerate() {
+                let drawn: Vec<u8> = (0..m).map(|c| batch.generator(c)[r]).collect();
+                assert_eq!(&drawn, row, "batch {bid}, row {r}");
+            }
+        }
+    }
+
+    #[test]
+    fn batches_together_are_batches_alone() {
+        let inner = InnerCode::new(32, Field::Octet).unwrap();
+        for precode in [false, true] {
+            let degrees = DegreeDistribution::recommended(32, 700, precode);
+            let code = OuterCode::new(700, inner, degrees).unwrap();
+            let code = if precode { code.with_precode() } else { code };
+            let ids = [0, 1, 77, u32::MAX];
+            for (together, alone) in code.batches(ids).iter().zip(ids.map(|id| code.batch(id))) {
+                assert_eq!(together.indices, alone.indices);
+                assert!((0..32).all(|c| together.generator(c) == alone.generator(c)));
+            }
+        }
+    }
+
+    #[test]
+    fn degrees_above_the_number_of_packets_take_all() {
+        let batch = code(5, 4, 65_535).batch(3);
+        let mut indices = batch.indices().to_vec();
+        indices.sort_unstable();
+        assert_eq!(indices, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn the_number_of_source_packets_has_16_bits() {
+        let inner = InnerCode::new(16, Field::Octet).unwrap();
+        for k in [0, 65_536, u32::MAX] {
+            assert_eq!(OuterCode::recommended(k, inner), Err(ParameterError::SourcePackets));
+        }
+        assert!(OuterCode::recommended(65_535, inner).is_ok());
+    }
+}

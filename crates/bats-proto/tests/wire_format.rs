@@ -1,0 +1,250 @@
+//! `docs/wire-format.md` is true: its pictures and examples make the packets that the code makes.
+
+use core::time::Duration;
+
+use bats_proto::Timestamp;
+use bats_proto::session::{Reassembly, SendQueue};
+use bats_proto::wire::coding::{RepairHeader, SourceHeader};
+use bats_proto::wire::frame::{self, AckHeader, Frame};
+use bats_proto::wire::long_header::{self, LongKind, VERSION};
+use bats_proto::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
+use bats_proto::wire::short_header::{PacketKind, SHORT_HEADER_LEN, ShortHeader};
+use bats_proto::wire::varint::{Reader, Writer};
+use bytes::Bytes;
+
+const DOCUMENT: &str = include_str!("../../../docs/wire-format.md");
+
+/// The lines of a fenced block.
+fn block(kind: &str, name: &str) -> Vec<&'static str> {
+    let fence = format!("```{kind} {name}");
+    let mut lines = DOCUMENT.lines().skip_while(|line| *line != fence);
+    assert!(lines.next().is_some(), "the document has no block {fence}");
+    lines.take_while(|line| *line != "```").collect()
+}
+
+/// The octets of an example: hexadecimal pairs up to the first word that is none.
+fn octets(name: &str) -> Vec<u8> {
+    let mut all = Vec::new();
+    for line in block("octets", name) {
+        let pairs = line.split(' ').take_while(|word| word.len() == 2);
+        all.extend(pairs.map_while(|pair| u8::from_str_radix(pair, 16).ok()));
+    }
+    assert!(!all.is_empty(), "{name} has no octets");
+    all
+}
+
+/// Name and bits of the fields of a picture, in order; fields that end with dots have none.
+fn fields(name: &str) -> Vec<(String, Option<usize>)> {
+    let mut fields = Vec::new();
+    for line in block("diagram", name).into_iter().filter(|line| line.starts_with('|')) {
+        let closed = line.ends_with('|');
+        let cells: Vec<&str> = line.trim_matches('|').split('|').collect();
+        for (index, cell) in cells.iter().enumerate() {
+            let open = !closed && index + 1 == cells.len();
+            assert_eq!(open, cell.ends_with("..."), "{name}: {line}");
+            let bits = (!open).then(|| cell.len().div_ceil(2));
+            fields.push((cell.trim().trim_end_matches("...").trim().to_owned(), bits));
+        }
+    }
+    fields
+}
+
+/// A field's content: a number in as many bits as the picture says, or octets.
+enum Value<'a> {
+    Bits(u64),
+    Octets(&'a [u8]),
+}
+
+/// Octets of the picture with these values in this order; `0` and `1` stand for themselves.
+fn pack(name: &str, values: &[(&str, Value<'_>)]) -> Vec<u8> {
+    let (mut bits, mut values) = (Vec::new(), values.iter());
+    for (field, width) in fields(name) {
+        if let (Ok(constant @ 0..=1), Some(1)) = (field.parse::<u8>(), width) {
+            bits.push(constant == 1);
+            continue;
+        }
+        let (given, value) = values.next().unwrap_or_else(|| panic!("{name} has {field}, too"));
+        assert_eq!(field, *given, "{name}");
+        match (value, width) {
+            (Value::Bits(value), Some(width)) => {
+                assert!(width == 64 || value >> width == 0, "{name}: {field} is too large");
+                bits.extend((0..width).rev().map(|bit| value >> bit & 1 == 1));
+            }
+            (Value::Octets(octets), None) => {
+                bits.extend(
+                    octets.iter().flat_map(|o| (0..8).rev().map(move |bit| o >> bit & 1 == 1)),
+                );
+            }
+            _ => panic!("{name}: {field} is of another kind"),
+        }
+    }
+    assert!(values.next().is_none(), "{name} has fewer fields");
+    assert_eq!(bits.len() % 8, 0, "{name} ends within an octet");
+    bits.chunks(8).map(|octet| octet.iter().fold(0, |sum, &bit| sum << 1 | u8::from(bit))).collect()
+}
+
+fn written(write: impl FnOnce(&mut Writer<'_>) -> Option<()>) -> Vec<u8> {
+    let mut buffer = vec![0; 1_472];
+    let mut writer = Writer::new(&mut buffer);
+    write(&mut writer).expect("room");
+    let len = writer.written();
+    buffer.truncate(len);
+    buffer
+}
+
+#[test]
+fn the_hop_header_is_the_picture() {
+    for (kind, bits) in [
+        (PacketKind::Control, 0),
+        (PacketKind::Source, 1),
+        (PacketKind::Repair, 2),
+        (PacketKind::Recoded, 3),
+    ] {
+        let header = ShortHeader {
+            kind,
+            key_phase: true,
+            destination: [1, 2, 3, 4],
+            packet_number: 0x5566_7788,
+        };
+        let mut made = [0; SHORT_HEADER_LEN];
+        header.encode(0x40, &mut made);
+        let drawn = pack(
+            "hop-header",
+            &[
+                ("G", Value::Bits(2)),
+                ("R", Value::Bits(0)),
+                ("K", Value::Bits(bits)),
+                ("P", Value::Bits(1)),
+                ("Destination connection ID", Value::Bits(0x0102_0304)),
+                ("Packet number", Value::Bits(0x5566_7788)),
+                ("Payload", Value::Octets(&[])),
+            ],
+        );
+        assert_eq!(made.as_slice(), drawn);
+        assert_eq!(ShortHeader::decode(&drawn), Some(header));
+    }
+}
+
+#[test]
+fn the_coding_headers_are_the_pictures() {
+    let symbol = 0x12345 * 16 + 7;
+    let drawn = pack(
+        "source-header",
+        &[("BID", Value::Bits(0x12345)), ("index", Value::Bits(7)), ("Symbol", Value::Octets(&[]))],
+    );
+    assert_eq!(written(|writer| SourceHeader::new(symbol).encode(writer)), drawn);
+    let read = SourceHeader::decode(&mut Reader::new(&drawn)).expect("a header");
+    assert_eq!(read.number(symbol), symbol);
+
+    let repair = RepairHeader { batch: 0xabcdef, column: 15, first: 0x0102_0304, count: 256 };
+    let drawn = pack(
+        "repair-header",
+        &[
+            ("BID", Value::Bits(0xabcdef)),
+            ("column", Value::Bits(15)),
+            ("First symbol of the window", Value::Bits(0x0102_0304)),
+            ("Symbols of the window", Value::Bits(256)),
+            ("Combination", Value::Octets(&[])),
+        ],
+    );
+    assert_eq!(written(|writer| repair.encode(writer)), drawn);
+    assert_eq!(RepairHeader::decode(&mut Reader::new(&drawn)), Some(repair));
+}
+
+#[test]
+fn the_long_header_is_the_picture() {
+    let payload = [0; 32];
+    let drawn = pack(
+        "long-header",
+        &[
+            ("T", Value::Bits(0)),
+            ("G", Value::Bits(5)),
+            ("Version", Value::Bits(u64::from(VERSION))),
+            ("DCID length", Value::Bits(8)),
+            ("DCID", Value::Octets(b"original")),
+            ("SCID length", Value::Bits(4)),
+            ("SCID", Value::Octets(b"mine")),
+            ("Token length", Value::Bits(5)),
+            ("Token (Initial only)", Value::Octets(b"token")),
+            ("Length", Value::Bits(4 + 16 + 16)),
+            ("Packet number", Value::Bits(9)),
+            ("Payload", Value::Octets(&payload)),
+        ],
+    );
+    let before_number = written(|writer| {
+        long_header::encode(writer, LongKind::Initial, b"original", b"mine", b"token", 16, 5)
+    });
+    assert_eq!(drawn[..before_number.len()], before_number);
+    let read = long_header::decode(&drawn).expect("a header");
+    assert_eq!(
+        (read.destination, read.source, read.token),
+        (&b"original"[..], &b"mine"[..], &b"token"[..])
+    );
+    assert_eq!(
+        (read.kind, read.number_at, read.packet_len),
+        (LongKind::Initial, before_number.len(), drawn.len())
+    );
+}
+
+#[test]
+fn the_frames_are_the_examples() {
+    let ack = AckHeader {
+        largest: 9,
+        delay: Duration::from_millis(3),
+        received_at: Timestamp::from_millis(1_000),
+        ce_count: 0,
+    };
+    let acked = vec![(5, 9), (2, 2)];
+    let rank = RankFeedback {
+        decoded_below: 100,
+        seen_end: 164,
+        repair_seen: Some(33),
+        coded: 150,
+        wasted: 1,
+        entries: vec![RankEntry { first: 110, span: 20, missing: 4 }],
+    };
+    let close = Frame::Close { application: true, code: 7, reason: "bye" };
+
+    assert_eq!(written(|writer| frame::encode_ack(writer, &ack, &acked)), octets("ack"));
+    for (name, frame) in [("ack", Frame::Ack(ack)), ("rank", Frame::Rank(rank)), ("close", close)] {
+        let example = octets(name);
+        if name != "ack" {
+            assert_eq!(written(|writer| frame::encode(writer, &frame)), example, "{name}");
+        }
+        let mut ranges = Vec::new();
+        let mut reader = Reader::new(&example);
+        assert_eq!(frame::decode(&mut reader, &mut ranges), Ok(Some(frame)), "{name}");
+        assert!(reader.is_empty(), "{name}");
+        assert_eq!(ranges, if name == "ack" { acked.clone() } else { Vec::new() }, "{name}");
+    }
+}
+
+#[test]
+fn the_message_frames_are_the_example() {
+    let example = octets("message");
+    let mut queue = SendQueue::new();
+    queue.push(Bytes::from_static(b"hello"));
+    queue.finish();
+    let mut symbol = vec![0; example.len()];
+    assert_eq!(queue.fill_symbol(&mut symbol), example.len());
+    assert_eq!(symbol, example);
+
+    let mut reassembly = Reassembly::new(1_000);
+    reassembly.feed(&example).expect("frames");
+    assert_eq!(reassembly.pop().as_deref(), Some(&b"hello"[..]));
+    assert!(reassembly.is_finished());
+}
+
+/// Numbers that the text names.
+#[test]
+fn limits_are_those_of_the_code() {
+    for phrase in [
+        format!("Version `{VERSION:#010x}`"),
+        format!("at most {MAX_RANK_ENTRIES};"),
+        format!("at most {} octets", frame::MAX_CLOSE_TEXT),
+        "at most 1,024 ranges".to_owned(),
+    ] {
+        assert!(DOCUMENT.contains(&phrase), "{phrase}");
+    }
+    assert_eq!(frame::MAX_ACK_RANGES, 1_024);
+}

@@ -1,0 +1,162 @@
+//! Several bulk transfers over one link.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use bats_netem::{LinkConfig, LinkStats};
+use bats_proto::{ClientConfig, ConnectionHandle, Event, PeerTrust, Timestamp, TransportConfig};
+use bytes::Bytes;
+
+use crate::network::{Host, Network};
+use crate::transfer;
+
+/// Connections from one client to one server, each with as much to send as it gets through.
+#[derive(Clone, Debug)]
+pub struct Flows {
+    /// Client to server: the data's direction.
+    pub up: LinkConfig,
+    /// Server to client.
+    pub down: LinkConfig,
+    /// Limits and behaviour of all ends.
+    pub transport: TransportConfig,
+    /// Octets of a message, at least 8.
+    pub message_size: usize,
+    /// When each connection is begun.
+    pub starts: Vec<Duration>,
+    /// Length of the run.
+    pub duration: Duration,
+    /// Decides every random choice.
+    pub seed: u64,
+}
+
+/// State of all, sampled every [`Flows::SAMPLE`].
+#[derive(Clone, Debug)]
+pub struct FlowsSample {
+    /// Time from the start of the run.
+    pub time: Duration,
+    /// Message octets received, for each connection.
+    pub received: Vec<u64>,
+    /// Octets waiting in the queue of the data's direction.
+    pub queue_bytes: usize,
+    /// Counters of that direction.
+    pub link: LinkStats,
+}
+
+/// Jain's fairness index of shares: 1 if all are equal, 1/n if one has all.
+pub fn jain_index(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    if squares > 0.0 { sum * sum / (shares.len() as f64 * squares) } else { 0.0 }
+}
+
+impl Flows {
+    /// Interval of the samples.
+    pub const SAMPLE: Duration = Duration::from_millis(100);
+
+    /// Runs all in virtual time.
+    ///
+    /// # Panics
+    ///
+    /// If a message does not name the connection that sent it.
+    pub fn run(&self) -> Vec<FlowsSample> {
+        let endpoints = transfer::endpoints(&self.transport, self.seed);
+        let network = Network::new(endpoints, [self.up.clone(), self.down.clone()], self.seed);
+        let mut run =
+            Run { flows: self, network, clients: Vec::new(), received: vec![0; self.starts.len()] };
+        run.go()
+    }
+}
+
+struct Run<'a> {
+    flows: &'a Flows,
+    network: Network,
+    /// Of each connection begun so far.
+    clients: Vec<ConnectionHandle>,
+    received: Vec<u64>,
+}
+
+impl Run<'_> {
+    fn go(&mut self) -> Vec<FlowsSample> {
+        let start = self.network.now();
+        let end = start + self.flows.duration;
+        let mut samples = Vec::new();
+        let mut due = start;
+        while self.network.now() < end {
+            let connect_at = self.flows.starts.get(self.clients.len()).map(|&after| start + after);
+            let until = connect_at.map_or(due, |at| at.min(due)).min(end);
+            self.network.step(until);
+            self.take_events();
+            let now = self.network.now();
+            if connect_at.is_some_and(|at| at <= now) {
+                self.connect(now);
+            }
+            if due <= now {
+                samples.push(FlowsSample {
+                    time: now - start,
+                    received: self.received.clone(),
+                    queue_bytes: self.network.link_from(Host::Client).queue_bytes(now),
+                    link: self.network.link_stats(Host::Client),
+                });
+                due += Flows::SAMPLE;
+            }
+        }
+        samples
+    }
+
+    fn connect(&mut self, now: Timestamp) {
+        let config = ClientConfig {
+            trust: PeerTrust::DangerousAcceptAny,
+            identity: None,
+            transport: Arc::new(self.flows.transport.clone()),
+        };
+        let handle = self
+            .network
+            .endpoint(Host::Client)
+            .connect(now, Host::Server.address(), "server", config)
+            .expect("a valid configuration");
+        self.clients.push(handle);
+        self.network.touch(Host::Client);
+    }
+
+    fn take_events(&mut self) {
+        for (host, handle, event) in core::mem::take(&mut self.network.events) {
+            match (host, event) {
+                (Host::Client, Event::Connected | Event::Writable) => self.send(handle),
+                (Host::Server, Event::Readable) => self.receive(handle),
+                _ => {}
+            }
+        }
+    }
+
+    fn send(&mut self, handle: ConnectionHandle) {
+        let now = self.network.now();
+        let Some(flow) = self.clients.iter().position(|&client| client == handle) else { return };
+        let mut octets = vec![0; self.flows.message_size.max(8)];
+        octets[..8].copy_from_slice(&(flow as u64).to_le_bytes());
+        let message = Bytes::from(octets);
+        while self.network.endpoint(Host::Client).send(now, handle, message.clone()).is_ok() {}
+        self.network.touch(Host::Client);
+    }
+
+    fn receive(&mut self, handle: ConnectionHandle) {
+        let now = self.network.now();
+        while let Some(got) = self.network.endpoint(Host::Server).recv(now, handle) {
+            let flow = got.first_chunk().map_or(u64::MAX, |octets| u64::from_le_bytes(*octets));
+            let received = self.received.get_mut(flow as usize).expect("a number of a connection");
+            *received += got.len() as u64;
+        }
+        self.network.touch(Host::Server);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_index_is_one_for_equal_shares_and_one_nth_for_one_taker() {
+        assert!((jain_index(&[3.0, 3.0, 3.0]) - 1.0).abs() < 1e-12);
+        assert!((jain_index(&[5.0, 0.0]) - 0.5).abs() < 1e-12);
+        assert!((jain_index(&[2.0, 1.0]) - 0.9).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,21 @@
+//! Only the way back loses packets: acknowledgements and reports, no data.
+
+mod common;
+
+use bats_netem::Loss;
+use common::{goodput, transfer};
+
+#[test]
+fn losing_a_third_of_the_acknowledgements_costs_next_to_nothing() {
+    for seed in 1..3 {
+        let mut run = transfer(&common::link(100, 20), 15);
+        run.seed = seed;
+        let lossless = run.run();
+        run.down.loss = Loss::Iid(0.3);
+        let lossy = run.run();
+        for (from, to) in [(0.0, 10.0), (5.0, 15.0)] {
+            let share = goodput(&lossy, from, to) / goodput(&lossless, from, to);
+            assert!(share >= 0.95, "seed {seed}, seconds {from} to {to}: {share}");
+        }
+    }
+}

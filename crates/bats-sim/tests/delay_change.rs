@@ -1,0 +1,46 @@
+//! The path's delay changes under a running transfer.
+
+mod common;
+
+use std::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use common::{capacity, goodput, link, recovery, since_connected, transfer};
+
+const CHANGE: f64 = 6.0;
+
+/// Seconds until the transfer is back at 85 % after the one-way delay changed, and its share of
+/// the capacity from `settled` seconds after the change on.
+fn after_change(from_ms: u64, to_ms: u64, loss: f64, seed: u64, settled: f64) -> (f64, f64) {
+    // The queue is that of the longer path throughout, only the delay changes.
+    let before = LinkConfig {
+        loss: Loss::Iid(loss),
+        delay: Duration::from_millis(from_ms),
+        ..link(100, from_ms.max(to_ms))
+    };
+    let after = LinkConfig { delay: Duration::from_millis(to_ms), ..before.clone() };
+    let mut run = transfer(&before, 16);
+    run.seed = seed;
+    run.changes = vec![(Duration::from_secs_f64(CHANGE), after.clone(), after.clone())];
+    let outcome = run.run();
+    let change = since_connected(&outcome, CHANGE);
+    (
+        recovery(&outcome, change, 0.85 * capacity(&after)),
+        goodput(&outcome, change + settled, 16.0) / capacity(&after),
+    )
+}
+
+#[test]
+fn a_path_that_gets_shorter_stays_full() {
+    for (loss, seed) in [(0.0, 1), (0.0, 2), (0.05, 1), (0.05, 2)] {
+        let (seconds, share) = after_change(100, 20, loss, seed, 2.0);
+        assert!(seconds <= 2.0 && share >= 0.85, "loss {loss}, seed {seed}: {seconds} s, {share}");
+    }
+}
+#[test]
+fn a_path_that_gets_longer_stays_full() {
+    for (loss, seed) in [(0.0, 1), (0.0, 2), (0.05, 1), (0.05, 2)] {
+        let (seconds, share) = after_change(20, 100, loss, seed, 5.0);
+        assert!(seconds <= 5.0 && share >= 0.85, "loss {loss}, seed {seed}: {seconds} s, {share}");
+    }
+}

@@ -1,0 +1,48 @@
+//! A bottleneck that marks instead of dropping: marks are congestion, also while no probe is on.
+
+mod common;
+
+use bats_netem::{LinkConfig, Loss};
+use common::{at, capacity, goodput, link, mean_queue, transfer};
+
+#[test]
+fn marks_keep_the_queue_at_the_threshold_and_cost_little() {
+    for (loss, seed) in [(0.0, 1), (0.0, 2), (0.02, 1), (0.02, 2)] {
+        let threshold = 12_000;
+        let link =
+            LinkConfig { mark_threshold: Some(threshold), loss: Loss::Iid(loss), ..link(100, 20) };
+        let mut run = transfer(&link, 15);
+        run.seed = seed;
+        let outcome = run.run();
+        let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link);
+        let queue = mean_queue(&outcome, 5.0, 15.0);
+        assert!(at(&outcome, 15.0).sender.ecn_ce > 0, "loss {loss}, seed {seed}: no marks");
+        assert!(efficiency >= 0.8, "loss {loss}, seed {seed}: {efficiency}");
+        assert!(queue <= threshold as f64, "loss {loss}, seed {seed}: {queue} octets of queue");
+    }
+}
+
+/// Another flow's queue is marked, too: two flows share a marking link evenly enough.
+#[test]
+fn two_flows_share_a_link_that_marks() {
+    use bats_sim::flows::{Flows, jain_index};
+    use std::time::Duration;
+
+    let link = LinkConfig { mark_threshold: Some(30_000), ..link(100, 20) };
+    let samples = Flows {
+        up: link.clone(),
+        down: link.clone(),
+        transport: bats_proto::TransportConfig::default(),
+        message_size: 16 << 10,
+        starts: vec![Duration::ZERO, Duration::from_secs(2)],
+        duration: Duration::from_secs(25),
+        seed: 1,
+    }
+    .run();
+    let (a, b) = (&samples[100], samples.last().expect("samples"));
+    let shares: Vec<f64> =
+        b.received.iter().zip(&a.received).map(|(b, a)| (b - a) as f64).collect();
+    let total = shares.iter().sum::<f64>() * 8e-6 / (b.time - a.time).as_secs_f64();
+    assert!(jain_index(&shares) >= 0.85, "{shares:?}");
+    assert!(total / capacity(&link) >= 0.8, "{total} Mbit/s");
+}

@@ -1,0 +1,43 @@
+//! Two connections share a bottleneck.
+
+mod common;
+
+use std::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use bats_proto::TransportConfig;
+use bats_sim::flows::{Flows, jain_index};
+use common::{capacity, link};
+
+const FROM: usize = 10;
+const TO: usize = 30;
+
+/// Mbit/s of each connection over seconds 10 to 30.
+fn shares(link: &LinkConfig, starts: [u64; 2], seed: u64) -> Vec<f64> {
+    let samples = Flows {
+        up: link.clone(),
+        down: link.clone(),
+        transport: TransportConfig::default(),
+        message_size: 16 << 10,
+        starts: starts.map(Duration::from_secs).into(),
+        duration: Duration::from_secs(TO as u64 + 1),
+        seed,
+    }
+    .run();
+    let per_second = (1.0 / Flows::SAMPLE.as_secs_f64()) as usize;
+    let (a, b) = (&samples[FROM * per_second], &samples[TO * per_second]);
+    let seconds = (b.time - a.time).as_secs_f64();
+    let octets = b.received.iter().zip(&a.received).map(|(b, a)| (b - a) as f64);
+    octets.map(|octets| octets * 8e-6 / seconds).collect()
+}
+
+#[test]
+fn two_that_start_together_get_equal_shares_of_all() {
+    for (loss, seed) in [(0.0, 1), (0.0, 2), (0.02, 1), (0.02, 2)] {
+        let link = LinkConfig { loss: Loss::Iid(loss), ..link(100, 50) };
+        let shares = shares(&link, [0, 0], seed);
+        let (jain, total) = (jain_index(&shares), shares.iter().sum::<f64>() / capacity(&link));
+        assert!(jain >= 0.9, "loss {loss}, seed {seed}: {shares:?}, index {jain}");
+        assert!(total >= 0.85, "loss {loss}, seed {seed}: {total} of the capacity");
+    }
+}

@@ -1,0 +1,18 @@
+//! Half of all packets are lost, in both directions.
+
+mod common;
+
+use bats_netem::{LinkConfig, Loss};
+use common::{capacity, goodput, link, transfer};
+
+#[test]
+fn half_the_packets_lost_is_half_the_rate_not_a_collapse() {
+    for (delay, seed) in [(20, 1), (20, 2), (50, 1), (50, 2)] {
+        let link = LinkConfig { loss: Loss::Iid(0.5), ..link(100, delay) };
+        let mut run = transfer(&link, 15);
+        run.seed = seed;
+        let outcome = run.run();
+        let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link);
+        assert!((0.7..=1.0).contains(&efficiency), "{delay} ms, seed {seed}: {efficiency}");
+    }
+}

@@ -1,0 +1,20 @@
+//! A slow satellite link: 2 Mbit/s, a round trip of 300 ms, 5 % loss.
+
+mod common;
+
+use bats_netem::{LinkConfig, Loss};
+use common::{capacity, goodput, link, queue_loss, transfer};
+
+#[test]
+fn a_slow_long_lossy_link_is_filled() {
+    for seed in 1..4 {
+        let link = LinkConfig { loss: Loss::Iid(0.05), ..link(2, 150) };
+        let mut run = transfer(&link, 30);
+        run.seed = seed;
+        let outcome = run.run();
+        let efficiency = goodput(&outcome, 5.0, 30.0) / capacity(&link);
+        assert!((0.85..=1.0).contains(&efficiency), "seed {seed}: {efficiency}");
+        let dropped = queue_loss(&outcome, 5.0, 30.0);
+        assert!(dropped <= 0.01, "seed {seed}: {dropped} dropped by the queue");
+    }
+}

@@ -1,0 +1,39 @@
+//! Paths that carry less than the largest datagram.
+
+mod common;
+
+use std::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use common::{at, goodput, link, transfer};
+
+/// Mbit/s of payload in frames of `mtu` that arrive over `link`.
+fn capacity(link: &LinkConfig, mtu: u16) -> f64 {
+    common::capacity(link) * f64::from(mtu) / f64::from(mtu + 42) * 1_514.0 / 1_472.0
+}
+
+#[test]
+fn a_smaller_path_is_found_and_filled() {
+    for (mtu, loss) in [(1_200, 0.0), (1_300, 0.05), (1_420, 0.0), (1_420, 0.1)] {
+        let link = LinkConfig { mtu: Some(mtu), loss: Loss::Iid(loss), ..link(100, 20) };
+        let outcome = transfer(&link, 15).run();
+        let found = at(&outcome, 15.0).sender.path_mtu;
+        assert!(usize::from(found) <= mtu && usize::from(found) + 16 >= mtu, "{mtu}: {found}");
+        let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link, found);
+        assert!(efficiency >= 0.85, "{mtu} octets, loss {loss}: {efficiency}");
+    }
+}
+
+#[test]
+fn a_path_that_shrinks() {
+    for loss in [0.0, 0.05] {
+        let before = LinkConfig { loss: Loss::Iid(loss), ..link(100, 20) };
+        let after = LinkConfig { mtu: Some(1_300), ..before.clone() };
+        let mut run = transfer(&before, 12);
+        run.changes = vec![(Duration::from_secs(4), after.clone(), before.clone())];
+        let outcome = run.run();
+        let found = at(&outcome, 12.0).sender.path_mtu;
+        let efficiency = goodput(&outcome, 7.0, 12.0) / capacity(&after, found);
+        assert!(found <= 1_300 && efficiency >= 0.85, "{found} octets, loss {loss}: {efficiency}");
+    }
+}

@@ -1,0 +1,26 @@
+//! A bottleneck with next to no buffer.
+
+mod common;
+
+use bats_netem::{LinkConfig, Loss};
+use common::{capacity, goodput, link, queue_loss, transfer};
+
+#[test]
+fn a_tenth_of_a_product_is_buffer_enough() {
+    for (loss, seed) in [(0.0, 1), (0.0, 2), (0.05, 1), (0.05, 2)] {
+        let full = link(100, 20);
+        let link = LinkConfig {
+            loss: Loss::Iid(loss),
+            queue_bytes: full.queue_bytes.map(|bytes| bytes / 10),
+            ..full
+        };
+        let mut run = transfer(&link, 15);
+        run.seed = seed;
+        let outcome = run.run();
+        let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link);
+        assert!(efficiency >= 0.85, "loss {loss}, seed {seed}: {efficiency}");
+        // Probing for more rate overflows it now and then; standing overload would cost more.
+        let dropped = queue_loss(&outcome, 5.0, 15.0);
+        assert!(dropped <= 0.02, "loss {loss}, seed {seed}: {dropped} dropped by the queue");
+    }
+}

@@ -1,0 +1,42 @@
+//! Bottlenecks that buffer a few packets only, as policers and small routers do: what overflows
+//! them is known by what arrives, and nobody floods them.
+
+mod common;
+
+use std::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use common::{at, capacity, goodput, queue_loss, transfer};
+
+/// (rate, rate from second 5 on, one-way delay, octets of queue, loss, share of the packets that may
+/// be dropped by the queue, share of the capacity that must arrive), from second 8 on.
+const SCENES: [(u64, u64, u64, usize, f64, f64, f64); 7] = [
+    (50, 50, 25, 6_000, 0.0, 0.08, 0.85),
+    (50, 50, 25, 15_000, 0.01, 0.08, 0.85),
+    (20, 20, 20, 6_000, 0.02, 0.08, 0.85),
+    (200, 30, 100, 30_000, 0.02, 0.08, 0.8),
+    (200, 60, 100, 60_000, 0.0, 0.08, 0.8),
+    (200, 200, 100, 30_000, 0.02, 0.08, 0.85),
+    (20, 20, 20, 100_000, 0.6, 0.01, 0.7),
+];
+
+#[test]
+fn a_queue_of_a_few_packets_is_not_flooded() {
+    for (before, after, delay, queue, loss, dropped, share) in SCENES {
+        let link = |rate: u64| LinkConfig {
+            queue_bytes: Some(queue),
+            loss: if loss > 0.0 { Loss::Iid(loss) } else { Loss::None },
+            ..common::link(rate, delay)
+        };
+        let mut run = transfer(&link(before), 20);
+        run.changes = vec![(Duration::from_secs(5), link(after), link(after))];
+        let outcome = run.run();
+        let scene = format!("{before} to {after} Mbit/s, {delay} ms, {queue} octets, loss {loss}");
+        let believed = at(&outcome, 20.0).sender.delivery_bps as f64 / 1e6;
+        let lost = queue_loss(&outcome, 8.0, 20.0);
+        let efficiency = goodput(&outcome, 8.0, 20.0) / capacity(&link(after));
+        assert!(believed <= 1.2 * after as f64, "{scene}: {believed} Mbit/s believed");
+        assert!(lost <= dropped, "{scene}: {lost} dropped by the queue");
+        assert!(efficiency >= share, "{scene}: {efficiency} of the capacity");
+    }
+}

@@ -1,0 +1,52 @@
+//! The code of OpenBATS beside other erasure codes and a plain copy, in one run on one core:
+//! `cargo run --release [-- SCHEME...]`. See README.md for what the columns mean.
+
+mod measure;
+mod schemes;
+
+use std::process::ExitCode;
+
+use measure::{Block, Figures, SYMBOL};
+
+/// Source symbols of a block.
+const SIZES: [usize; 5] = [16, 64, 256, 1024, 4096];
+/// Loss in per cent.
+const LOSSES: [usize; 2] = [10, 30];
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let names: Vec<&str> = schemes::all(SIZES[0]).iter().map(|scheme| scheme.name()).collect();
+    if let Some(unknown) = wanted.iter().find(|name| !names.contains(&name.as_str())) {
+        eprintln!("no scheme \"{unknown}\"; choices: {}", names.join(", "));
+        return ExitCode::FAILURE;
+    }
+    println!(
+        "kernel {}; symbols of {SYMBOL} octets; MB/s of source data, fastest round",
+        bats_code::kernel::Kernel::active().name()
+    );
+    println!(
+        "{:<20} {:>5} {:>6} {:>12} {:>12} {:>14}",
+        "scheme", "K", "loss %", "encode MB/s", "decode MB/s", "extra symbols"
+    );
+    for count in SIZES {
+        let block = Block::new(count);
+        println!("{:<20} {:>5} {:>6} {:>12.0}", "memcpy", count, "-", measure::copy(&block));
+        for loss in LOSSES {
+            for mut scheme in schemes::all(count) {
+                if !wanted.is_empty() && !wanted.iter().any(|name| name == scheme.name()) {
+                    continue;
+                }
+                if count > scheme.largest() {
+                    continue;
+                }
+                let Figures { encode, decode, extra } =
+                    measure::measure(scheme.as_mut(), &block, loss);
+                println!(
+                    "{:<20} {count:>5} {loss:>6} {encode:>12.0} {decode:>12.0} {extra:>14.3}",
+                    scheme.name()
+                );
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

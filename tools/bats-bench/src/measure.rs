@@ -1,0 +1,117 @@
+//! Blocks of data, patterns of loss, and the clock.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::seq::index;
+use rand::{RngCore, SeedableRng};
+
+use crate::schemes::Scheme;
+
+/// Octets of a symbol: what a packet of OpenBATS carries on a path of 1500 octets.
+pub const SYMBOL: usize = 1408;
+
+/// For how long one figure is measured, after the first round.
+const TIME: Duration = Duration::from_millis(250);
+const MOST_ROUNDS: usize = 2000;
+/// Patterns of loss that the mean of the extra symbols is taken over, time permitting.
+const PATTERNS: usize = 200;
+
+/// The source data.
+pub struct Block {
+    pub data: Vec<u8>,
+}
+
+impl Block {
+    pub fn new(count: usize) -> Self {
+        let mut data = vec![0; count * SYMBOL];
+        StdRng::seed_from_u64(count as u64).fill_bytes(&mut data);
+        Self { data }
+    }
+
+    pub fn count(&self) -> usize {
+        self.data.len() / SYMBOL
+    }
+
+    pub fn symbols(&self) -> impl Iterator<Item = &[u8]> {
+        self.data.chunks_exact(SYMBOL)
+    }
+
+    pub fn symbol(&self, index: usize) -> &[u8] {
+        &self.data[index * SYMBOL..][..SYMBOL]
+    }
+}
+
+/// What a scheme reached.
+pub struct Figures {
+    pub encode: f64,
+    pub decode: f64,
+    pub extra: f64,
+}
+
+/// Seconds of the fastest round. `prepare` is not timed.
+fn fastest<T>(mut prepare: impl FnMut() -> T, mut run: impl FnMut(T)) -> f64 {
+    let mut least = f64::MAX;
+    let begin = Instant::now();
+    for round in 0..MOST_ROUNDS {
+        if round > 2 && begin.elapsed() > TIME {
+            break;
+        }
+        let input = prepare();
+        let start = Instant::now();
+        run(input);
+        least = least.min(start.elapsed().as_secs_f64());
+    }
+    least
+}
+
+/// MB/s of a plain copy of the block.
+pub fn copy(block: &Block) -> f64 {
+    let mut target = vec![0; block.data.len()];
+    let time = fastest(
+        || (),
+        |()| {
+            target.copy_from_slice(black_box(&block.data));
+            black_box(&mut target);
+        },
+    );
+    block.data.len() as f64 / time / 1e6
+}
+
+/// Measures a scheme: encoding makes as many repairs as this loss asks for on average, decoding
+/// restores the lost sources from repairs.
+///
+/// # Panics
+/// The scheme restores something else: a figure of a code that fails is worth nothing.
+pub fn measure(scheme: &mut dyn Scheme, block: &Block, loss: usize) -> Figures {
+    let count = block.count();
+    let repairs = (count * loss).div_ceil(100 - loss);
+    let lost_count = (count * loss / 100).max(1);
+    let encoding = fastest(|| (), |()| scheme.encode(block, repairs));
+
+    let mut random = StdRng::seed_from_u64(loss as u64);
+    let mut restored = vec![vec![0; SYMBOL]; lost_count];
+    let (mut extra, mut patterns, mut least) = (0, 0, f64::MAX);
+    let begin = Instant::now();
+    while patterns < 3 || (patterns < PATTERNS && begin.elapsed() < 4 * TIME) {
+        let mut lost = index::sample(&mut random, count, lost_count).into_vec();
+        lost.sort_unstable();
+        scheme.prepare(block, &lost, repairs);
+        let start = Instant::now();
+        let used = scheme.decode(block, &lost, &mut restored);
+        least = least.min(start.elapsed().as_secs_f64());
+        for (&index, content) in lost.iter().zip(&restored) {
+            assert!(content == block.symbol(index), "{} restores symbol {index}", scheme.name());
+        }
+        restored.iter_mut().for_each(|content| content.fill(0));
+        extra += used - scheme.least(count, lost_count);
+        patterns += 1;
+    }
+    let octets = block.data.len() as f64 / 1e6;
+    Figures {
+        encode: octets / encoding,
+        decode: octets / least,
+        extra: extra as f64 / patterns as f64,
+    }
+}
