@@ -224,6 +224,11 @@ inline octetVec Content(size_t length, unsigned seed) {
   return data;
 }
 
+// Sends a message as soon as there is room for it.
+inline bool Send(const IBatsConnPtr& connection, const octetVec& message) {
+  return Eventually([&] { return connection->SendData(message); });
+}
+
 // Binds a port as another program would; false when it is taken.
 inline bool CanBind(int type, uint16_t port) {
   const int fd = socket(AF_INET, type, 0);
