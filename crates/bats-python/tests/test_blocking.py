@@ -212,6 +212,8 @@ def test_names_are_looked_up():
 
 
 def test_ctrl_c_ends_a_wait(pair):
+    # What runs in the background of a script begins with the signal ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
