@@ -1,0 +1,36 @@
+//! As many streams as there may be, apart from the other tests: this one needs the machine.
+
+#[path = "program/support.rs"]
+#[allow(dead_code, reason = "shared with the tests of the program")]
+mod support;
+
+use serde_json::Value;
+
+use support::{Server, client, free_port, text};
+
+/// A client's JSON document and the server's text.
+fn run(server: &[&str], options: &[&str]) -> (Value, String) {
+    let port = free_port();
+    let server = Server::start(port, &[server, &["-1"]].concat());
+    let output = client(port, &[options, &["-J"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (code, report) = server.finish();
+    assert_eq!(code, 0, "{report}");
+    (serde_json::from_slice(&output.stdout).unwrap(), report)
+}
+
+#[test]
+fn a_hundred_and_twenty_eight_streams_have_a_sum() {
+    let (report, text) = run(&[], &["-P", "128", "-b", "100k", "-t", "1", "-i", "0.5"]);
+    assert_eq!(report["end"]["streams"].as_array().unwrap().len(), 128);
+    let sum: u64 = report["end"]["streams"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|stream| stream["receiver"]["bytes"].as_u64().unwrap())
+        .sum();
+    assert_eq!(report["end"]["sum_received"]["bytes"], sum);
+    let lines = |word: &str| text.lines().filter(|line| line.ends_with(word)).count();
+    assert_eq!((lines("receiver"), lines("sender")), (129, 129), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("[128]")), "{text}");
+}
