@@ -13,6 +13,7 @@
 //! 0x06 CRYPTO          offset, length, TLS data
 //! 0x07 CLOSE           application (0, 1), code, length, UTF-8 text
 //! 0x08 FRAGMENT        id, index, kind, last (0, 1), part of a coded payload (rest of packet)
+//! 0x09 END             symbols and messages that the flow had in all (modes without delivery of all)
 //! ```
 //!
 //! ACK ranges are as in RFC 9000, section 19.3.1: `first_length` is the number of packets before
@@ -48,6 +49,7 @@ const HANDSHAKE_DONE: u8 = 0x05;
 const CRYPTO: u8 = 0x06;
 const CLOSE: u8 = 0x07;
 const FRAGMENT: u8 = 0x08;
+const END: u8 = 0x09;
 
 /// An acknowledgement without its ranges, which stand in a buffer of the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +93,13 @@ pub enum Frame<'a> {
         /// Why.
         reason: &'a str,
     },
+    /// The flow ends; what it had need not all arrive.
+    End {
+        /// Symbols sent.
+        symbols: u64,
+        /// Messages taken from the application.
+        messages: u64,
+    },
     /// Part of a coded packet that no longer fits the path.
     Fragment {
         /// Which packet.
@@ -131,6 +140,7 @@ pub fn decode<'a>(
         ACK => Frame::Ack(decode_ack(reader, ranges)?),
         RANK => Frame::Rank(RankFeedback::decode(reader).ok_or(MalformedFrame("rank feedback"))?),
         CREDIT => Frame::Credit(int(reader)?),
+        END => Frame::End { symbols: int(reader)?, messages: int(reader)? },
         HANDSHAKE_DONE => Frame::HandshakeDone,
         CRYPTO => {
             let offset = int(reader)?;
@@ -265,6 +275,11 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.varint(*code)?;
             writer.varint(end as u64)?;
             writer.bytes(&reason.as_bytes()[..end])
+        }
+        Frame::End { symbols, messages } => {
+            writer.u8(END)?;
+            writer.varint(*symbols)?;
+            writer.varint(*messages)
         }
         Frame::Fragment { id, index, kind, last, data } => {
             writer.u8(FRAGMENT)?;
