@@ -311,7 +311,9 @@ impl Bbr {
         });
         if let Some(longer) = longer {
             self.is_doubtful = true;
-            self.path.rebase(longer.by);
+            // What stands may be seen on a clock that lies or drifts: the round trip knows better.
+            let seen = sample.smoothed_rtt.saturating_sub(self.min_rtt);
+            self.path.rebase(longer.by.min(seen));
             self.min_rtt = self.path.min_rtt().unwrap_or(self.min_rtt);
             self.bandwidth = self.bandwidth.max(longer.bandwidth);
         }

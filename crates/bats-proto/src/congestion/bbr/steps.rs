@@ -62,7 +62,7 @@ impl Bbr {
                 self.bandwidth as f64
             }
             Conclusion::Share(share) => self.bandwidth as f64 * share.max(MIN_TRIAL_SHARE),
-            Conclusion::Overrun(packets) => packets * self.packet as f64,
+            Conclusion::Overrun(octets) => octets,
         };
         if (rate as u64) < self.bandwidth {
             self.bandwidth = rate as u64;
