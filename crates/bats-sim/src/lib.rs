@@ -7,6 +7,7 @@ pub mod capture;
 pub mod delays;
 pub mod flows;
 pub mod matrix;
+pub mod messages;
 pub mod network;
 pub mod record;
 pub mod trace;

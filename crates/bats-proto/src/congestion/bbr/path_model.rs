@@ -88,7 +88,7 @@ impl PathModel {
 
     /// What is lost by now is to be compared with what will be lost at a low level.
     pub(super) fn begin_trial(&mut self, before: Option<LossCount>, span: Duration) {
-        let arrivals = self.span(span).map(|(older, newest)| {
+        let arrivals = self.busy_span(span).map(|(older, newest)| {
             let packets = (newest.acked_packets - older.acked_packets) as f64;
             packets / (newest.received_at - older.received_at).as_secs_f64()
         });
