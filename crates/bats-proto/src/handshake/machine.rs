@@ -280,10 +280,11 @@ impl Handshake {
                 }
                 self.validated |= kind == LongKind::Handshake;
                 self.handle_payload(now, kind, &payload)?;
+                // The keys of the next packet may come from this one.
+                self.drive_session()?;
             }
             rest = others;
         }
-        self.drive_session()?;
         self.answer(now);
         Ok(authentic)
     }
