@@ -5,6 +5,7 @@
 
 mod control;
 mod deadlines;
+mod early;
 mod fragments;
 mod protection;
 mod receive;
@@ -36,6 +37,7 @@ use crate::wire::short_header::PacketKind;
 
 use control::PendingControl;
 use deadlines::Deadlines;
+use early::EarlyPackets;
 use fragments::FragmentAssembly;
 use protection::PacketProtection;
 use state::State;
@@ -131,6 +133,7 @@ pub(crate) struct Connection {
     ce_received: u64,
     ce_reported: u64,
 
+    early: EarlyPackets,
     streams: Option<Streams>,
     fragments: FragmentAssembly,
     next_fragment_id: u64,

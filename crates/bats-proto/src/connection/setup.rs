@@ -13,6 +13,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::control::PendingControl;
 use super::deadlines::Deadlines;
+use super::early::EarlyPackets;
 use super::fragments::FragmentAssembly;
 use super::protection::PacketProtection;
 use super::state::State;
@@ -122,6 +123,7 @@ impl Connection {
             app_limited: true,
             ce_received: 0,
             ce_reported: 0,
+            early: EarlyPackets::default(),
             streams: None,
             fragments: FragmentAssembly::default(),
             next_fragment_id: 0,
@@ -296,5 +298,6 @@ impl Connection {
             self.control.ping = true;
             self.events.push_back(Event::Connected);
         }
+        self.handle_early(now);
     }
 }

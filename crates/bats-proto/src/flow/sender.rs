@@ -292,7 +292,8 @@ impl FlowSender {
         let (symbols, tail) = (end - cell_first, RepairClass::Tail);
         let wanted = self.rate.thin(path).max(self.rate.proactive(tail, symbols, path).ceil());
         let first = self.decoded_below.max(end.saturating_sub(THIN_WINDOW)).min(cell_first);
-        let lengths = (first..end).filter_map(|number| self.encoder.symbol(number)).map(<[u8]>::len);
+        let lengths =
+            (first..end).filter_map(|number| self.encoder.symbol(number)).map(<[u8]>::len);
         let octets = lengths.max().unwrap_or(self.max_symbol_size) + REPAIR_HEADER_LEN;
         let count = self.thin.allow(now, wanted as u64, octets, path);
         self.make_repairs(cell_first, first, end, count, false);

@@ -45,11 +45,18 @@ impl ThinFlow {
 
     pub(super) fn is_thin(&self, now: Timestamp, path: &PathView) -> bool {
         let round = path.smoothed_rtt.max(THIN_TIME);
-        self.sent_at.len() < THIN_SYMBOLS || self.sent_at.front().is_some_and(|&at| at + round <= now)
+        self.sent_at.len() < THIN_SYMBOLS
+            || self.sent_at.front().is_some_and(|&at| at + round <= now)
     }
 
     /// So many of the `wanted` repairs of `octets` each may be sent.
-    pub(super) fn allow(&mut self, now: Timestamp, wanted: u64, octets: usize, path: &PathView) -> u64 {
+    pub(super) fn allow(
+        &mut self,
+        now: Timestamp,
+        wanted: u64,
+        octets: usize,
+        path: &PathView,
+    ) -> u64 {
         let rate = (path.rate_bytes_per_second as f64 * RATE_SHARE).max(LEAST_RATE);
         let earned = (now - self.since).as_secs_f64() * rate / octets.max(1) as f64;
         self.allowance = (self.allowance + earned).min(BURST);

@@ -221,7 +221,7 @@ impl LossTrial {
         self.own = Some(low);
         let own = Conclusion::Own(low.share());
         let Some(before) = self.before.take() else { return Some(own) };
-        Some(if before.excess_with(&low, self.bursts) > 0.0 {
+        Some(if !self.is_idle && before.excess_with(&low, self.bursts) > 0.0 {
             Conclusion::Share((1.0 - before.share()) / (1.0 - low.share()))
         } else {
             own

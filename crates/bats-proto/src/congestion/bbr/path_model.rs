@@ -233,6 +233,16 @@ impl PathModel {
         older.filter(|older| older.received_at < newest.received_at).map(|older| (older, newest))
     }
 
+    /// Whether the sender had nothing more to send at some time of the last `span`.
+    pub(super) fn was_idle(&self, span: Duration) -> bool {
+        let Some(newest) = self.history.back() else { return true };
+        self.history
+            .iter()
+            .rev()
+            .take_while(|point| newest.received_at - point.received_at <= span)
+            .any(|point| point.app_limited)
+    }
+
     /// What passed the receiver over the last `span`, lost bytes counted, less loss that the path
     /// does not have by itself.
     pub(super) fn rate(&self, span: Duration) -> Option<Rate> {
