@@ -461,6 +461,7 @@ impl Handshake {
         if self.next_send.is_none_or(|at| at > now) || self.levels.iter().any(Level::has_unsent) {
             return;
         }
+        self.copy_due = false;
         self.levels.iter_mut().for_each(Level::rewind);
         if self.is_client && !self.levels.iter().any(Level::has_unsent) {
             // Everything arrived, yet the server is silent: it may have used up what it may send
@@ -499,10 +500,9 @@ impl Handshake {
         }
         let more = self.levels.iter().any(Level::has_unsent);
         if len == 0 || !more {
-            let copy = core::mem::take(&mut self.copy_due);
-            let wait = if copy { COPY_AFTER } else { self.interval };
+            let wait = if self.copy_due { COPY_AFTER } else { self.interval };
             self.next_send = self.is_waiting().then(|| now + wait);
-            if !copy {
+            if !self.copy_due {
                 let longest = LONGEST_INTERVAL.max(self.base_interval());
                 self.interval = (self.interval * 2).min(longest);
             }
