@@ -87,6 +87,14 @@ unsafe fn tile_avx512<const M: usize, const V: usize>(
         let mut pairs = rows.chunks_exact(2);
         for pair in &mut pairs {
             let (x, y) = (pair[0].as_ptr().add(offset), pair[1].as_ptr().add(offset));
+            // What the next tile reads: rows far apart are more streams than the processor follows
+            // by itself. With few outputs the loads are what counts, and there are no spare ones.
+            if M > 4 {
+                for v in V..2 * V {
+                    _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(64 * v).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(y.wrapping_add(64 * v).cast());
+                }
+            }
             let x: [__m512i; V] =
                 core::array::from_fn(|v| _mm512_loadu_si512(x.add(64 * v).cast()));
             let y: [__m512i; V] =

@@ -307,13 +307,13 @@ impl Decoder {
         let code = self.cache.code();
         let packets = code.intermediate_packets() as usize;
         let inactive_from = code.precode().map_or(packets, |p| p.sampled_packets() as usize);
-        let constraints = code.precode().map_or_else(Vec::new, |p| p.constraints());
         let m = code.inner_code().batch_size();
         let planning = self.batches.values().map(|batch| structure_bytes(m, batch.degree));
         let bytes = self.received_bytes().saturating_add(total(planning));
         if bytes > self.limits.max_bytes {
             return Err(DecodeError::Memory(bytes));
         }
+        let constraints = self.cache.constraints();
         let received =
             structures(&mut self.cache, &self.batches, |batch| !batch.payloads.is_empty());
         let groups: Vec<Group<'_>> = constraints

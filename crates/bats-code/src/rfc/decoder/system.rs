@@ -326,21 +326,38 @@ struct Sorted {
 /// The coefficients of the equations: one line each, over the packets of the batch in this order.
 fn coefficients(kernel: Kernel, equations: &Equations<'_>, order: &[u32]) -> Matrix {
     let generator = equations.batch.generator_rows();
-    let mut ordered = Matrix::zeroed(generator.row_count(), order.len());
-    for (row, source) in generator.iter().enumerate() {
-        for (x, &position) in ordered.row_mut(row).iter_mut().zip(order) {
-            *x = source[position as usize];
+    let m = generator.row_count();
+    let columns: Option<Vec<usize>> = match equations.vectors {
+        None => Some((0..m).collect()),
+        // Fresh packets: lines of the generator.
+        Some(vectors) => vectors.chunks_exact(m).map(unit).collect(),
+    };
+    let ordered = |columns: &mut dyn ExactSizeIterator<Item = usize>| {
+        let mut lines = Matrix::zeroed(columns.len(), order.len());
+        for (row, column) in columns.enumerate() {
+            let source = equations.batch.generator(column);
+            for (x, &position) in lines.row_mut(row).iter_mut().zip(order) {
+                *x = source[position as usize];
+            }
         }
-    }
-    match equations.vectors {
-        None => ordered,
-        Some(vectors) => {
-            let n = vectors.len() / generator.row_count();
-            let mut lines = Matrix::zeroed(n, order.len());
-            multiply(kernel, vectors, ordered.iter(), &mut lines);
+        lines
+    };
+    match (columns, equations.vectors) {
+        (Some(columns), _) => ordered(&mut columns.into_iter()),
+        (None, vectors) => {
+            let vectors = vectors.unwrap_or(&[]);
+            let mut lines = Matrix::zeroed(vectors.len() / m, order.len());
+            multiply(kernel, vectors, ordered(&mut (0..m)).iter(), &mut lines);
             lines
         }
     }
+}
+
+/// The column of which this is the unit vector.
+fn unit(vector: &[u8]) -> Option<usize> {
+    let column = vector.iter().position(|&x| x != 0)?;
+    let others = &vector[column + 1..];
+    (vector[column] == 1 && others.iter().all(|&x| x == 0)).then_some(column)
 }
 
 /// `product = matrix * rows`.
