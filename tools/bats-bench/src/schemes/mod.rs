@@ -4,6 +4,7 @@ use crate::measure::Block;
 
 mod raptorq;
 mod reed_solomon;
+mod rfc9426;
 mod rlnc;
 mod stream;
 
@@ -31,12 +32,10 @@ pub trait Scheme {
 }
 
 /// All schemes, new, for blocks of `count` symbols.
-///
-/// RFC mode (`bats_code::rfc`) has its place here: one file `rfc.rs` with batches of its encoder as
-/// repairs, and one line below.
 pub fn all(count: usize) -> Vec<Box<dyn Scheme>> {
     vec![
         Box::new(stream::Stream::new()),
+        Box::new(rfc9426::Rfc9426::new(count)),
         Box::new(raptorq::RaptorQ::new(count)),
         Box::new(reed_solomon::ReedSolomon::new()),
         Box::new(rlnc::Rlnc::new()),
