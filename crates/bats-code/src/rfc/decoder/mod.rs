@@ -11,6 +11,7 @@
 //! 3. At full rank `solve` computes the payloads, as few large matrix products.
 
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -213,30 +214,28 @@ impl Decoder {
         if coefficients.iter().all(|&x| x == 0) {
             return Ok(Reception::Redundant);
         }
-        let known = self.batches.get(&batch_id);
-        if known.is_some_and(|batch| batch.space.rank() == inner.batch_size()) {
-            return Ok(Reception::Redundant);
-        }
-        if known.is_none() && self.batches.len() >= self.limits.max_batches {
-            return Err(DecodeError::Batches);
-        }
-        if self.store.len() >= self.limits.max_packets {
-            return Err(DecodeError::Packets);
-        }
         let bytes = RowStore::size(self.store.len() + 1, self.packet_size)
             + (self.batches.len() + 1) * self.batch_bytes()
             + self.phase_bytes;
-        if bytes > self.limits.max_bytes {
-            return Err(DecodeError::Memory(bytes));
-        }
-        let code = self.cache.code();
-        let batch = self.batches.entry(batch_id).or_insert_with(|| Received {
-            space: VectorSpace::new(inner.batch_size()),
-            vectors: Vec::with_capacity(inner.batch_size() * inner.batch_size()),
-            payloads: Vec::with_capacity(inner.batch_size()),
-            eliminated: 0,
-            degree: code.degree(batch_id) as usize,
-        });
+        let (held, packets) = (self.batches.len(), self.store.len());
+        let batch = match self.batches.entry(batch_id) {
+            Entry::Occupied(entry) if entry.get().space.rank() == inner.batch_size() => {
+                return Ok(Reception::Redundant);
+            }
+            Entry::Vacant(_) if held >= self.limits.max_batches => {
+                return Err(DecodeError::Batches);
+            }
+            _ if packets >= self.limits.max_packets => return Err(DecodeError::Packets),
+            _ if bytes > self.limits.max_bytes => return Err(DecodeError::Memory(bytes)),
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Received {
+                space: VectorSpace::new(inner.batch_size()),
+                vectors: Vec::with_capacity(inner.batch_size() * inner.batch_size()),
+                payloads: Vec::with_capacity(inner.batch_size()),
+                eliminated: 0,
+                degree: self.cache.code().degree(batch_id) as usize,
+            }),
+        };
         if !batch.space.insert(self.kernel, coefficients) {
             return Ok(Reception::Redundant);
         }

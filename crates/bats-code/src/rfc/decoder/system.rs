@@ -265,10 +265,11 @@ impl System {
 
     /// Sorts the packets of a batch by what is known of them.
     fn sort(&self, indices: &[u32]) -> Sorted {
-        let mut solved = Vec::new();
-        let mut inactive = Vec::new();
-        let mut order = Vec::with_capacity(indices.len());
-        let (mut later, mut last) = (Vec::new(), Vec::new());
+        let room = indices.len();
+        let mut solved = Vec::with_capacity(room);
+        let mut inactive = Vec::with_capacity(room);
+        let mut order = Vec::with_capacity(room);
+        let (mut later, mut last) = (Vec::with_capacity(room), Vec::with_capacity(room));
         for (position, &packet) in (0..).zip(indices) {
             match self.states[packet as usize] {
                 State::Solved(number) => {
