@@ -272,6 +272,37 @@ mod tests {
         assert_eq!(recoder.received().count(), BATCH_SIZE);
     }
 
+    /// Short packets take one product, long ones three: what fits both ways must be the same.
+    #[test]
+    fn payloads_of_any_length_are_their_combinations() {
+        for lens in
+            [[1, 1, 1], [64, 64, 64], [1472, 1471, 9], [1473, 1473, 1473], [3000, 100, 1500]]
+        {
+            let longest = lens[0];
+            let payloads: Vec<Vec<u8>> =
+                (lens.iter().zip(1usize..)).map(|(&len, i)| vec![i as u8 * 37; len]).collect();
+            for kernel in Kernel::available() {
+                let mut recoder = Recoder::with_kernel(longest, kernel);
+                for (index, payload) in payloads.iter().enumerate() {
+                    assert!(recoder.push(&unit_vector(index).unwrap(), payload));
+                }
+                let kept = recoder.received().map(|(_, payload)| payload);
+                assert!(kept.eq(payloads.iter().map(Vec::as_slice)));
+                let (mut vector, mut made) = ([9; BATCH_SIZE], vec![9; longest + 1]);
+                let combination = [3, 0x80, 0xff];
+                assert_eq!(recoder.recode(&combination, &mut vector, &mut made), Ok(longest));
+                assert_eq!((&vector[..3], &vector[3..]), (&combination[..], &[0; 13][..]));
+                for (x, &octet) in made[..longest].iter().enumerate() {
+                    let sum = (combination.iter().zip(&payloads)).fold(0, |sum, (&f, payload)| {
+                        sum ^ gf256::mul(f, payload.get(x).copied().unwrap_or(0))
+                    });
+                    assert_eq!(octet, sum, "{} {x} of {longest}", kernel.name());
+                }
+                assert_eq!(made[longest], 9, "nothing is written behind the payload");
+            }
+        }
+    }
+
     #[test]
     fn rank_never_exceeds_what_came_in() {
         let mut first = Recoder::new(200);
