@@ -30,9 +30,10 @@ pub(super) fn eliminate(kernel: Kernel, block: &mut Matrix, width: usize) -> Vec
         let (before, rest) = block.octets_mut().split_at_mut(first * stride);
         let (own, behind) = rest.split_at_mut(group.len() * stride);
         let found = || pivots[group.clone()].iter();
-        let rows: Vec<&[u8]> = (own.chunks_exact(stride).zip(found()))
-            .filter_map(|(row, pivot)| pivot.map(|_| row))
-            .collect();
+        let mut rows: [&[u8]; GROUP] = Default::default();
+        let own = own.chunks_exact(stride).zip(found()).filter(|(_, pivot)| pivot.is_some());
+        let used = rows.iter_mut().zip(own).map(|(slot, (row, _))| *slot = row).count();
+        let rows = &rows[..used];
         let mut targets: Vec<&mut [u8]> =
             before.chunks_exact_mut(stride).chain(behind.chunks_exact_mut(stride)).collect();
         if !rows.is_empty() && !targets.is_empty() {
@@ -40,7 +41,7 @@ pub(super) fn eliminate(kernel: Kernel, block: &mut Matrix, width: usize) -> Vec
             for line in &targets {
                 factors.extend(found().flatten().map(|&pivot| line[pivot as usize]));
             }
-            kernel.product(&factors, &rows, &mut targets, stride, Mode::Accumulate);
+            kernel.product(&factors, rows, &mut targets, stride, Mode::Accumulate);
         }
     }
     pivots

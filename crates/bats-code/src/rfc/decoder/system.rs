@@ -10,6 +10,7 @@ use super::super::echelon::eliminate;
 use super::super::matrix::Matrix;
 use super::super::sampler::Batch;
 use super::residual::Residual;
+use crate::gf256;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::padded_length;
 
@@ -212,9 +213,11 @@ impl System {
         if !unknown.is_empty() {
             let matrix;
             (matrix, pivots) = solve_for(kernel, &lines, s + i..indices.len());
-            let mut transformed = Matrix::zeroed(n, indices.len());
-            multiply(kernel, &matrix, lines.iter(), &mut transformed);
-            lines = transformed;
+            if matrix != [1] {
+                let mut transformed = Matrix::zeroed(n, indices.len());
+                multiply(kernel, &matrix, lines.iter(), &mut transformed);
+                lines = transformed;
+            }
             transformation = Some(matrix);
         }
         let first = self.solved;
@@ -379,6 +382,14 @@ fn multiply<'a>(
 /// goes, and the column (counted from the first of these) that each of its first rows solves.
 fn solve_for(kernel: Kernel, lines: &Matrix, unknown: Range<usize>) -> (Vec<u8>, Vec<usize>) {
     let (n, width) = (lines.row_count(), unknown.len());
+    if n == 1 {
+        // A check packet of a precode, mostly.
+        let line = &lines.row(0)[unknown];
+        return match line.iter().position(|&x| x != 0) {
+            Some(pivot) => (vec![gf256::inv(line[pivot])], vec![pivot]),
+            None => (vec![1], Vec::new()),
+        };
+    }
     let origin = padded_length(width);
     let mut block = Matrix::zeroed(n, origin + n);
     for (index, line) in lines.iter().enumerate() {
