@@ -92,13 +92,16 @@ pub(super) struct VectorSpace {
     width: usize,
     rows: Matrix,
     pivots: Vec<u32>,
+    /// Whether all rows are unit vectors.
+    units: bool,
 }
 
 impl VectorSpace {
     /// The empty subspace of a space of `width` dimensions, at most [`MAX_BATCH_SIZE`].
     pub(super) fn new(width: usize) -> Self {
         // One row more, for the vector under test.
-        Self { width, rows: Matrix::zeroed(width + 1, width), pivots: Vec::with_capacity(width) }
+        let rows = Matrix::zeroed(width + 1, width);
+        Self { width, rows, pivots: Vec::with_capacity(width), units: true }
     }
 
     pub(super) fn size(width: usize) -> usize {
@@ -111,6 +114,7 @@ impl VectorSpace {
 
     pub(super) fn clear(&mut self) {
         self.pivots.clear();
+        self.units = true;
     }
 
     /// Adds a vector of `width` coefficients; tells whether it raised the rank.
@@ -134,6 +138,14 @@ impl VectorSpace {
         if row[pivot] != 1 {
             let inverse = gf256::inv(row[pivot]);
             row.iter_mut().for_each(|x| *x = gf256::mul(inverse, *x));
+        }
+        if self.units {
+            self.units = row[pivot + 1..self.width].iter().fold(0, |any, &x| any | x) == 0;
+            if self.units {
+                // Another unit vector: nothing of it is in the others.
+                self.pivots.push(pivot as u32);
+                return true;
+            }
         }
         for (factor, line) in factors.iter_mut().zip(before.chunks_exact(stride)) {
             *factor = line[pivot];

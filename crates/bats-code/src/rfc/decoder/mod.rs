@@ -19,7 +19,7 @@ use super::cache::BatchCache;
 use super::echelon::VectorSpace;
 use super::matrix::{Matrix, RowStore};
 use super::padding::{MAX_PACKET_SIZE, padding_len};
-use super::parameters::{InnerCode, MAX_BATCH_SIZE};
+use super::parameters::{Field, InnerCode, MAX_BATCH_SIZE};
 use super::sampler::{Batch, OuterCode};
 use crate::kernel::Kernel;
 
@@ -208,12 +208,19 @@ impl Decoder {
         }
         let inner = self.inner_code();
         let (vector, payload) = packet.split_at(inner.vector_len());
-        let mut buffer = [0; MAX_BATCH_SIZE];
-        let coefficients = &mut buffer[..inner.batch_size()];
-        inner.expand_vector(vector, coefficients);
-        if coefficients.iter().all(|&x| x == 0) {
+        if vector.iter().all(|&x| x == 0) {
             return Ok(Reception::Redundant);
         }
+        let mut buffer;
+        let coefficients = match inner.field() {
+            Field::Octet => vector,
+            Field::Binary => {
+                buffer = [0; MAX_BATCH_SIZE];
+                let expanded = &mut buffer[..inner.batch_size()];
+                inner.expand_vector(vector, expanded);
+                &*expanded
+            }
+        };
         let bytes = RowStore::size(self.store.len() + 1, self.packet_size)
             + (self.batches.len() + 1) * self.batch_bytes()
             + self.phase_bytes;
