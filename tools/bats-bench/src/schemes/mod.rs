@@ -12,7 +12,7 @@ mod stream;
 pub trait Scheme {
     fn name(&self) -> &'static str;
 
-    /// Most source symbols that are worth the time or possible.
+    /// Most source symbols that are possible, or worth the time unless the scheme is asked for.
     fn largest(&self) -> usize;
 
     /// Makes `repairs` repair symbols from the block, including what has to be set up for it. Timed.

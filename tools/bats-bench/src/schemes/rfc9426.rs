@@ -3,9 +3,7 @@
 //! batches, and the receiver decodes all from those that arrive. Structures of batches are kept from
 //! block to block, as in a session.
 
-use bats_code::rfc::{
-    BatchCache, Decoder, Encoder, Field, InnerCode, Limits, OuterCode, Progress,
-};
+use bats_code::rfc::{BatchCache, Decoder, Encoder, Field, InnerCode, Limits, OuterCode, Progress};
 
 use super::Scheme;
 use crate::measure::{Block, SYMBOL};
