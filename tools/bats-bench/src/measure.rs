@@ -1,4 +1,5 @@
 //! Blocks of data, patterns of loss, and the clock.
+#![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

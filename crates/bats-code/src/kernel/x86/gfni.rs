@@ -126,7 +126,8 @@ unsafe fn tile_avx512<const M: usize, const V: usize>(
         for pair in &mut pairs {
             let (x, y) = (pair[0].as_ptr().add(offset), pair[1].as_ptr().add(offset));
             // What the next tile reads: rows far apart are more streams than the processor follows
-            // by itself. With few outputs the loads are what counts, and there are no spare ones.
+            // by itself. To prefetch where nothing is does no harm. With few outputs the loads are
+            // what counts, and there are no spare ones.
             if M > 4 {
                 for v in V..2 * V {
                     _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(64 * v).cast());
