@@ -12,6 +12,10 @@ pub enum Mode {
     /// BRTP: reliable, ordered messages.
     #[default]
     Brtp = 1,
+    /// BRCTP: reliable, ordered messages in blocks, each coded without a rate as RFC 9426 has it: its
+    /// packets go on until the receiver has enough. For objects and for relays that know nothing but
+    /// the RFC.
+    Brctp = 2,
     /// TRANSPARENT: messages leave as they are, at once: no redundancy, no congestion control. They
     /// are encrypted all the same. For networks that are known to carry the load.
     Transparent = 3,
@@ -20,7 +24,9 @@ pub enum Mode {
 impl Mode {
     /// The mode with this number, if it is known.
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Btp, Self::Brtp, Self::Transparent].into_iter().find(|mode| *mode as u8 == number)
+        [Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent]
+            .into_iter()
+            .find(|mode| *mode as u8 == number)
     }
 }
 

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use bats_proto::Timestamp;
+use bats_proto::flow::RatelessHeader;
 use bats_proto::session::{DatagramQueue, Reassembly, SendQueue};
 use bats_proto::wire::coding::{RepairHeader, SourceHeader};
 use bats_proto::wire::frame::{self, AckHeader, Frame};
@@ -150,6 +151,27 @@ fn the_coding_headers_are_the_pictures() {
     );
     assert_eq!(written(|writer| repair.encode(writer)), drawn);
     assert_eq!(RepairHeader::decode(&mut Reader::new(&drawn)), Some(repair));
+
+    let block = RatelessHeader {
+        sequence: 0x0102_0304,
+        block: 0x0506_0708,
+        source_packets: 512,
+        packet_size: 1_403,
+        batch: 0xabcdef,
+    };
+    let drawn = pack(
+        "block-header",
+        &[
+            ("Sequence of the packet", Value::Bits(0x0102_0304)),
+            ("Number of the block", Value::Bits(0x0506_0708)),
+            ("K", Value::Bits(512)),
+            ("T", Value::Bits(1_403)),
+            ("BID", Value::Bits(0xabcdef)),
+            ("Coefficient vector", Value::Octets(&[])),
+        ],
+    );
+    assert_eq!(written(|writer| block.encode(writer)), drawn);
+    assert_eq!(RatelessHeader::decode(&mut Reader::new(&drawn)), Ok(block));
 }
 
 #[test]

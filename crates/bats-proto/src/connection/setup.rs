@@ -24,8 +24,9 @@ use crate::congestion::{self, Pacer};
 use crate::error::CloseReason;
 use crate::event::Event;
 use crate::flow::{
-    FlowReceiver, FlowSender, ReceiverParameters, SenderParameters, TimelyParameters,
-    TimelyReceiver, TimelySender, initial_credit,
+    FlowReceiver, FlowSender, RatelessParameters, RatelessReceiver, RatelessSender,
+    RatelessSenderParameters, ReceiverParameters, SenderParameters, TimelyParameters,
+    TimelyReceiver, TimelySender, credit_of, initial_credit,
 };
 use crate::handshake::Handshake;
 use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
@@ -239,6 +240,30 @@ impl Connection {
                     },
                 )
             }
+            Mode::Brctp => {
+                let sender = RatelessSenderParameters {
+                    max_symbol_size,
+                    initial_credit: credit_of(peer.initial_credit),
+                    goal: config.goal,
+                    budget: send_budget(config),
+                    receivers: 1,
+                };
+                let receiver = RatelessParameters {
+                    max_symbol_size,
+                    receive_budget: receive_budget(config),
+                    initial_credit: initial_credit(own, receive_budget(config)),
+                };
+                (
+                    Outgoing::Rateless {
+                        queue: SendQueue::new(),
+                        flow: RatelessSender::new(sender),
+                    },
+                    Incoming::Rateless {
+                        flow: RatelessReceiver::new(receiver),
+                        reassembly: Reassembly::new(max_message(config)),
+                    },
+                )
+            }
             Mode::Btp | Mode::Transparent => {
                 let sender = TimelyParameters {
                     max_symbol_size,
@@ -281,7 +306,7 @@ impl Connection {
         self.idle_timeout = self.config.idle_timeout.min(peer.idle_timeout);
         let algorithm = match mode {
             Mode::Transparent => CongestionAlgorithm::None,
-            Mode::Btp | Mode::Brtp => self.config.congestion,
+            Mode::Btp | Mode::Brtp | Mode::Brctp => self.config.congestion,
         };
         self.controller = congestion::build(algorithm, self.rtt.smoothed(), BASE_UDP_PAYLOAD);
         self.streams = Some(self.streams_for(mode, peer, max_symbol_size));

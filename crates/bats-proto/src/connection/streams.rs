@@ -6,8 +6,8 @@ use bats_types::Timestamp;
 use bytes::Bytes;
 
 use crate::flow::{
-    FlowError, FlowReceiver, FlowSender, PathView, ReceiverCounters, Residual, SenderCounters,
-    TimelyReceiver, TimelySender,
+    FlowError, FlowReceiver, FlowSender, PathView, RatelessReceiver, RatelessSender,
+    ReceiverCounters, Residual, SenderCounters, TimelyReceiver, TimelySender,
 };
 use crate::session::{DatagramAssembly, DatagramQueue, Inbox, Reassembly, SendQueue, SessionError};
 use crate::wire::rank::RankFeedback;
@@ -31,6 +31,8 @@ pub(super) struct Streams {
 pub(super) enum Outgoing {
     /// BRTP: everything, in order.
     Reliable { queue: SendQueue, flow: FlowSender },
+    /// BRCTP: everything, in order, in blocks.
+    Rateless { queue: SendQueue, flow: RatelessSender },
     /// BTP: in time or not at all.
     Timely { queue: DatagramQueue, flow: TimelySender },
 }
@@ -40,6 +42,8 @@ pub(super) enum Outgoing {
 pub(super) enum Incoming {
     /// BRTP.
     Reliable { flow: FlowReceiver, reassembly: Reassembly },
+    /// BRCTP.
+    Rateless { flow: RatelessReceiver, reassembly: Reassembly },
     /// BTP.
     Timely(TimelyIncoming),
 }
@@ -86,7 +90,7 @@ pub(super) struct Taken {
 impl Outgoing {
     pub(super) fn is_finished(&self) -> bool {
         match self {
-            Self::Reliable { queue, .. } => queue.is_finished(),
+            Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.is_finished(),
             Self::Timely { queue, .. } => queue.is_finished(),
         }
     }
@@ -94,7 +98,7 @@ impl Outgoing {
     /// Declares the end.
     pub(super) fn finish(&mut self) {
         match self {
-            Self::Reliable { queue, .. } => queue.finish(),
+            Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.finish(),
             Self::Timely { queue, .. } => queue.finish(),
         }
     }
@@ -112,7 +116,7 @@ impl Outgoing {
     /// Takes a message that is worth something until `expires`, where that counts.
     pub(super) fn push(&mut self, message: Bytes, expires: Timestamp) {
         match self {
-            Self::Reliable { queue, .. } => queue.push(message),
+            Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.push(message),
             Self::Timely { queue, .. } => queue.push(message, expires),
         }
     }
@@ -120,7 +124,7 @@ impl Outgoing {
     /// Octets that wait and octets kept for repair.
     pub(super) fn bytes_held(&self) -> usize {
         match self {
-            Self::Reliable { queue, .. } => queue.bytes_held(),
+            Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.bytes_held(),
             Self::Timely { queue, .. } => queue.bytes_held(),
         }
         .saturating_add(self.flow_bytes())
@@ -129,6 +133,7 @@ impl Outgoing {
     pub(super) fn flow_bytes(&self) -> usize {
         match self {
             Self::Reliable { flow, .. } => flow.bytes_held(),
+            Self::Rateless { flow, .. } => flow.bytes_held(),
             Self::Timely { flow, .. } => flow.bytes_held(),
         }
     }
@@ -137,6 +142,7 @@ impl Outgoing {
     pub(super) fn is_all_acknowledged(&self) -> bool {
         match self {
             Self::Reliable { queue, flow } => queue.is_empty() && flow.all_acknowledged(),
+            Self::Rateless { queue, flow } => queue.is_empty() && flow.all_acknowledged(),
             Self::Timely { queue, flow } => queue.is_empty() && flow.is_idle(),
         }
     }
@@ -144,6 +150,7 @@ impl Outgoing {
     pub(super) fn has_data(&self) -> bool {
         match self {
             Self::Reliable { queue, flow } => !queue.is_empty() || flow.wants_to_send(),
+            Self::Rateless { queue, flow } => !queue.is_empty() || flow.wants_to_send(),
             Self::Timely { queue, flow } => !queue.is_empty() || flow.wants_to_send(),
         }
     }
@@ -166,6 +173,16 @@ impl Outgoing {
                 }
                 flow.poll(now, path, !queue.is_empty(), out)
             }
+            Self::Rateless { queue, flow } => {
+                while flow.wants_block()
+                    && !queue.is_empty()
+                    && flow.push_block(symbol_size, path, |octets| {
+                        let len = queue.fill_symbol(octets);
+                        (len, !queue.is_empty())
+                    })
+                {}
+                flow.poll(now, out)
+            }
             Self::Timely { queue, flow } => {
                 queue.expire(now);
                 while flow.wants_symbol()
@@ -180,7 +197,7 @@ impl Outgoing {
 
     pub(super) fn next_timeout(&self) -> Option<Timestamp> {
         match self {
-            Self::Reliable { .. } => None,
+            Self::Reliable { .. } | Self::Rateless { .. } => None,
             Self::Timely { flow, .. } => flow.next_timeout(),
         }
     }
@@ -196,6 +213,7 @@ impl Outgoing {
     pub(super) fn on_probe_timeout(&mut self) -> bool {
         match self {
             Self::Reliable { flow, .. } => flow.on_probe_timeout(),
+            Self::Rateless { flow, .. } => flow.on_probe_timeout(),
             Self::Timely { flow, .. } => flow.wants_to_send(),
         }
     }
@@ -203,6 +221,7 @@ impl Outgoing {
     pub(super) fn awaits_decoding(&self) -> bool {
         match self {
             Self::Reliable { flow, .. } => flow.awaits_decoding(),
+            Self::Rateless { flow, .. } => !flow.all_acknowledged(),
             Self::Timely { .. } => false,
         }
     }
@@ -215,27 +234,31 @@ impl Outgoing {
     ) -> Result<(), FlowError> {
         match self {
             Self::Reliable { flow, .. } => flow.on_rank_feedback(now, feedback, path),
+            Self::Rateless { flow, .. } => flow.on_rank_feedback(0, now, feedback, path),
             // Told at the end of a connection only; there is nothing to be done about it.
             Self::Timely { .. } => Ok(()),
         }
     }
 
     pub(super) fn on_credit(&mut self, symbols: u64) {
-        if let Self::Reliable { flow, .. } = self {
-            flow.on_credit(symbols);
+        match self {
+            Self::Reliable { flow, .. } => flow.on_credit(symbols),
+            Self::Rateless { flow, .. } => flow.on_credit(symbols),
+            Self::Timely { .. } => {}
         }
     }
 
     pub(super) fn counters(&self) -> SenderCounters {
         match self {
             Self::Reliable { flow, .. } => flow.counters(),
+            Self::Rateless { flow, .. } => flow.counters(),
             Self::Timely { flow, .. } => flow.counters(),
         }
     }
 
     pub(super) fn expired(&self) -> u64 {
         match self {
-            Self::Reliable { .. } => 0,
+            Self::Reliable { .. } | Self::Rateless { .. } => 0,
             Self::Timely { queue, .. } => queue.expired(),
         }
     }
@@ -251,6 +274,9 @@ impl Incoming {
     ) -> Result<(), FlowError> {
         match self {
             Self::Reliable { flow, .. } => flow.on_packet(now, kind, payload, rtt),
+            // Packets of blocks tell all by themselves, so that there is one kind of them.
+            Self::Rateless { .. } if kind != PacketKind::Repair => Err(FlowError::Malformed),
+            Self::Rateless { flow, .. } => flow.on_packet(now, payload, rtt),
             Self::Timely(timely) => timely.flow.on_packet(now, kind, payload),
         }
     }
@@ -275,6 +301,16 @@ impl Incoming {
                     }
                 }
             }
+            Self::Rateless { flow, reassembly } => {
+                while inbox.has_room(budget)
+                    && let Some(block) = flow.next_block()
+                {
+                    reassembly.feed(&block)?;
+                    while let Some(message) = reassembly.pop() {
+                        add(inbox, message);
+                    }
+                }
+            }
             Self::Timely(timely) => {
                 while let Some(symbol) = timely.flow.next_symbol() {
                     timely.assembly.feed(symbol)?;
@@ -294,6 +330,7 @@ impl Incoming {
     pub(super) fn feedback_at(&self) -> Option<Timestamp> {
         match self {
             Self::Reliable { flow, .. } => flow.feedback_at(),
+            Self::Rateless { flow, .. } => flow.feedback_at(),
             Self::Timely(_) => None,
         }
     }
@@ -301,6 +338,7 @@ impl Incoming {
     pub(super) fn feedback(&mut self, now: Timestamp, rtt: Duration) -> Option<RankFeedback> {
         match self {
             Self::Reliable { flow, .. } => Some(flow.feedback(now, rtt)),
+            Self::Rateless { flow, .. } => Some(flow.feedback(now, rtt)),
             Self::Timely(_) => None,
         }
     }
@@ -311,6 +349,9 @@ impl Incoming {
             Self::Reliable { flow, reassembly } => {
                 flow.update_credit(now, rtt, inbox.bytes_held() + reassembly.bytes_held())
             }
+            Self::Rateless { flow, reassembly } => {
+                flow.update_credit(now, rtt, inbox.bytes_held() + reassembly.bytes_held())
+            }
             Self::Timely(_) => false,
         }
     }
@@ -318,6 +359,7 @@ impl Incoming {
     pub(super) fn credit(&mut self) -> Option<u64> {
         match self {
             Self::Reliable { flow, .. } => Some(flow.credit()),
+            Self::Rateless { flow, .. } => Some(flow.credit()),
             Self::Timely(_) => None,
         }
     }
@@ -335,7 +377,7 @@ impl Incoming {
     pub(super) fn next_timeout(&self) -> Option<Timestamp> {
         match self {
             Self::Timely(timely) => timely.end.filter(|end| !end.passed).map(|end| end.until),
-            Self::Reliable { .. } => None,
+            Self::Reliable { .. } | Self::Rateless { .. } => None,
         }
     }
 
@@ -355,7 +397,9 @@ impl Incoming {
     /// Whether nothing more will become readable.
     pub(super) fn is_finished(&self) -> bool {
         match self {
-            Self::Reliable { reassembly, .. } => reassembly.is_finished(),
+            Self::Reliable { reassembly, .. } | Self::Rateless { reassembly, .. } => {
+                reassembly.is_finished()
+            }
             Self::Timely(timely) => timely.end.is_some_and(|end| end.passed),
         }
     }
@@ -363,6 +407,7 @@ impl Incoming {
     pub(super) fn bytes_held(&self) -> usize {
         match self {
             Self::Reliable { flow, reassembly } => flow.bytes_held() + reassembly.bytes_held(),
+            Self::Rateless { flow, reassembly } => flow.bytes_held() + reassembly.bytes_held(),
             Self::Timely(timely) => timely.flow.bytes_held() + timely.assembly.bytes_held(),
         }
     }
@@ -370,6 +415,7 @@ impl Incoming {
     pub(super) fn counters(&self) -> ReceiverCounters {
         match self {
             Self::Reliable { flow, .. } => flow.counters(),
+            Self::Rateless { flow, .. } => flow.counters(),
             Self::Timely(timely) => timely.flow.counters(),
         }
     }
@@ -377,7 +423,7 @@ impl Incoming {
     /// What did not arrive, or late.
     pub(super) fn residual(&self) -> Residual {
         match self {
-            Self::Reliable { .. } => Residual::default(),
+            Self::Reliable { .. } | Self::Rateless { .. } => Residual::default(),
             Self::Timely(timely) => Residual {
                 messages_lost: timely.assembly.lost() + timely.overflowed,
                 messages_overflowed: timely.overflowed,

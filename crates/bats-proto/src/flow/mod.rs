@@ -5,6 +5,7 @@
 
 mod credit;
 mod rate;
+mod rateless;
 mod receiver;
 mod sender;
 mod thin;
@@ -15,6 +16,11 @@ use core::time::Duration;
 
 pub use credit::initial_credit;
 pub use rate::{RateController, RepairClass};
+pub(crate) use rateless::credit_of;
+pub use rateless::{
+    RATELESS_HEADER_LEN, RatelessHeader, RatelessParameters, RatelessReceiver, RatelessSender,
+    RatelessSenderParameters, rateless_packet_size,
+};
 pub use receiver::{FlowReceiver, ReceiverCounters, ReceiverParameters};
 pub use sender::{FlowSender, SenderCounters, SenderParameters};
 pub use timely_receiver::{Residual, TimelyReceiver};

@@ -394,6 +394,9 @@ impl FlowSender {
         if let Some(end) = ends.max().filter(|&end| end > feedback.seen_end) {
             return Err(FlowError::NotSent(end - 1));
         }
+        if feedback.entries.iter().any(|entry| entry.missing > entry.span) {
+            return Err(FlowError::Malformed);
+        }
         self.counters.peer_coded = self.counters.peer_coded.max(feedback.coded);
         self.counters.peer_wasted = self.counters.peer_wasted.max(feedback.wasted);
         if feedback.decoded_below < self.decoded_below {

@@ -69,10 +69,10 @@ impl SendQueue {
             let left = message.len() - offset;
             let header =
                 1 + if self.begun.is_none() { varint_len(message.len() as u64) } else { 0 };
-            // The part's length takes one octet below 64 and two below 16,384 octets.
-            let room = writer.remaining().saturating_sub(header + 2);
+            let length = varint_len(left.min(writer.remaining()) as u64).max(2);
+            let room = writer.remaining().saturating_sub(header + length);
             let part = left.min(room);
-            if part < left.min(LEAST_PART) || writer.remaining() < header + 2 {
+            if part < left.min(LEAST_PART) || writer.remaining() < header + length {
                 break;
             }
             let written = (|| {

@@ -99,8 +99,7 @@ impl RankFeedback {
             let first = end.checked_add(reader.varint()?)?;
             let span = reader.varint()?;
             let missing = reader.varint()?;
-            if span == 0 || missing == 0 || missing > span || first.checked_add(span)? > MAX_VARINT
-            {
+            if span == 0 || missing == 0 || first.checked_add(span)? > MAX_VARINT {
                 return None;
             }
             entries.push(RankEntry { first, span, missing });

@@ -1,0 +1,72 @@
+use crate::flow::FlowError;
+use crate::wire::coding::{MAX_CODING_HEADER_LEN, expand};
+use crate::wire::varint::{Reader, Writer};
+
+use super::BATCH;
+
+/// Octets before the data of a packet: this header and the coefficient vector.
+pub const RATELESS_HEADER_LEN: usize = FIELDS_LEN + BATCH;
+const FIELDS_LEN: usize = 15;
+
+/// Octets of a source packet where symbols have `symbol_size` octets.
+pub fn rateless_packet_size(symbol_size: usize) -> usize {
+    symbol_size.saturating_sub(RATELESS_HEADER_LEN - MAX_CODING_HEADER_LEN).max(1)
+}
+
+/// What stands before the coefficient vector of a packet of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RatelessHeader {
+    /// Number of the packet among all of the flow, low 32 bits.
+    pub sequence: u32,
+    /// Number of the block, low 32 bits.
+    pub block: u32,
+    /// K: source packets of the block.
+    pub source_packets: u16,
+    /// T: octets of a source packet.
+    pub packet_size: u16,
+    /// BID, 24 bits.
+    pub batch: u32,
+}
+
+impl RatelessHeader {
+    /// Writes the fields; `None` without room.
+    pub fn encode(self, writer: &mut Writer<'_>) -> Option<()> {
+        writer.u32(self.sequence)?;
+        writer.u32(self.block)?;
+        writer.bytes(&self.source_packets.to_be_bytes())?;
+        writer.bytes(&self.packet_size.to_be_bytes())?;
+        writer.bytes(&self.batch.to_be_bytes()[1..])
+    }
+
+    /// Reads the fields.
+    ///
+    /// # Errors
+    ///
+    /// [`FlowError::Malformed`] if truncated, or K or T is 0.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, FlowError> {
+        let header = (|| {
+            let (sequence, block, sizes) = (reader.u32()?, reader.u32()?, reader.u32()?);
+            let [a, b, c] = reader.array()?;
+            Some(Self {
+                sequence,
+                block,
+                source_packets: (sizes >> 16) as u16,
+                packet_size: sizes as u16,
+                batch: u32::from_be_bytes([0, a, b, c]),
+            })
+        })();
+        header
+            .filter(|header| header.source_packets > 0 && header.packet_size > 0)
+            .ok_or(FlowError::Malformed)
+    }
+
+    /// The whole number of the block, next to `expected`.
+    pub fn block_number(self, expected: u64) -> u64 {
+        expand(u64::from(self.block), 32, expected)
+    }
+
+    /// The whole sequence number, next to `expected`.
+    pub fn sequence_number(self, expected: u64) -> u64 {
+        expand(u64::from(self.sequence), 32, expected)
+    }
+}

@@ -1,0 +1,225 @@
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bats_types::Timestamp;
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::config::Goal;
+use crate::flow::{FlowError, PathView};
+use crate::wire::rank::{RankEntry, RankFeedback};
+
+const SYMBOL: usize = 200;
+const DELAY: Duration = Duration::from_millis(5);
+
+fn path(loss: f64) -> PathView {
+    PathView {
+        rate_bytes_per_second: 1_000_000,
+        smoothed_rtt: DELAY * 2,
+        ack_interval: Duration::from_millis(1),
+        loss,
+        burst_factor: 1.0,
+        loss_packets: 1_000,
+    }
+}
+
+/// One sender, several receivers with losses of their own, a packet every 0.1 ms; reports are lost
+/// like packets.
+struct Field {
+    sender: RatelessSender,
+    receivers: Vec<RatelessReceiver>,
+    got: Vec<Vec<u8>>,
+    loss: f64,
+    rng: ChaCha8Rng,
+    sent: u64,
+}
+
+impl Field {
+    fn new(receivers: usize, loss: f64, seed: u64) -> Self {
+        let budget = 8 << 20;
+        let initial_credit = crate::flow::initial_credit(SYMBOL, budget);
+        let sender = RatelessSender::new(RatelessSenderParameters {
+            max_symbol_size: SYMBOL,
+            initial_credit: credit_of(initial_credit),
+            goal: Goal::Balanced,
+            budget,
+            receivers,
+        });
+        let parameters =
+            RatelessParameters { max_symbol_size: SYMBOL, receive_budget: budget, initial_credit };
+        Self {
+            sender,
+            receivers: (0..receivers).map(|_| RatelessReceiver::new(parameters)).collect(),
+            got: vec![Vec::new(); receivers],
+            loss,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            sent: 0,
+        }
+    }
+
+    /// Sends `data`; the time it took, or `None` if it was not done within a simulated minute.
+    fn run(&mut self, data: &[u8]) -> Option<Duration> {
+        let mut left = data;
+        let mut packets: VecDeque<(Timestamp, Vec<u8>)> = VecDeque::new();
+        let mut reports: VecDeque<(Timestamp, usize, RankFeedback, Option<u64>)> = VecDeque::new();
+        let mut out = Vec::new();
+        let view = path(self.loss);
+        for step in 1..600_000_u64 {
+            let now = Timestamp::from_micros(step * 100);
+            while !left.is_empty() && self.sender.wants_block() {
+                self.sender.push_block(SYMBOL, &view, |octets| {
+                    let (part, rest) = left.split_at(left.len().min(octets.len()));
+                    octets[..part.len()].copy_from_slice(part);
+                    left = rest;
+                    (part.len(), !rest.is_empty())
+                });
+            }
+            if self.sender.poll(now, &mut out).is_some() {
+                self.sent += 1;
+                packets.push_back((now + DELAY, out.clone()));
+            } else if step % 500 == 0 && !self.sender.all_acknowledged() {
+                self.sender.on_probe_timeout();
+            }
+            while packets.front().is_some_and(|(at, _)| *at <= now) {
+                let (_, packet) = packets.pop_front()?;
+                for receiver in &mut self.receivers {
+                    if !self.rng.random_bool(self.loss) {
+                        receiver.on_packet(now, &packet, DELAY * 2).unwrap();
+                    }
+                }
+            }
+            for (index, receiver) in self.receivers.iter_mut().enumerate() {
+                while let Some(block) = receiver.next_block() {
+                    self.got[index].extend_from_slice(&block);
+                }
+                if receiver.feedback_at().is_some_and(|at| at <= now) {
+                    let told = receiver.update_credit(now, DELAY * 2, 0).then(|| receiver.credit());
+                    let report = receiver.feedback(now, DELAY * 2);
+                    if !self.rng.random_bool(self.loss) {
+                        reports.push_back((now + DELAY, index, report, told));
+                    }
+                }
+            }
+            while reports.front().is_some_and(|(at, ..)| *at <= now) {
+                let (_, index, report, credit) = reports.pop_front()?;
+                self.sender.on_rank_feedback(index, now, &report, &view).unwrap();
+                if let Some(credit) = credit.filter(|_| self.receivers.len() == 1) {
+                    self.sender.on_credit(credit);
+                }
+            }
+            if left.is_empty() && self.sender.all_acknowledged() {
+                return Some(now - Timestamp::ZERO);
+            }
+        }
+        None
+    }
+}
+
+fn octets(len: usize, seed: u64) -> Vec<u8> {
+    let mut data = vec![0; len];
+    ChaCha8Rng::seed_from_u64(seed).fill(&mut data[..]);
+    data
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn everyone_gets_everything_in_order(
+        len in 1_usize..150_000, receivers in 1_usize..4, loss in 0.0..0.4, seed: u64,
+    ) {
+        let data = octets(len, seed);
+        let mut field = Field::new(receivers, loss, seed);
+        prop_assert!(field.run(&data).is_some(), "not done");
+        for got in &field.got {
+            prop_assert!(*got == data);
+        }
+        prop_assert_eq!(field.sender.bytes_held(), 0);
+        for receiver in &field.receivers {
+            prop_assert_eq!(receiver.bytes_held(), 0);
+        }
+    }
+
+    #[test]
+    fn garbage_is_an_error_or_bounded(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..100)) {
+        let parameters = RatelessParameters {
+            max_symbol_size: SYMBOL, receive_budget: 1 << 20, initial_credit: 100,
+        };
+        let mut receiver = RatelessReceiver::new(parameters);
+        for payload in &payloads {
+            let _ = receiver.on_packet(Timestamp::from_millis(1), payload, DELAY);
+            while receiver.next_block().is_some() {}
+            receiver.feedback(Timestamp::from_millis(2), DELAY);
+        }
+    }
+
+    #[test]
+    fn headers_survive(sequence: u32, block: u32, k in 1_u16.., t in 1_u16.., batch in 0_u32..1 << 24) {
+        use crate::wire::varint::{Reader, Writer};
+        let header = RatelessHeader { sequence, block, source_packets: k, packet_size: t, batch };
+        let mut octets = [0; RATELESS_HEADER_LEN - BATCH];
+        header.encode(&mut Writer::new(&mut octets)).unwrap();
+        prop_assert_eq!(RatelessHeader::decode(&mut Reader::new(&octets)), Ok(header));
+    }
+}
+
+/// Row 24 of the goals: with independent losses of 10 % all complete with at most a quarter more than
+/// k / (1 - p) packets.
+#[test]
+fn one_sender_serves_thirty_two_receivers() {
+    let data = octets(200_000, 1);
+    let mut field = Field::new(32, 0.1, 7);
+    assert!(field.run(&data).is_some());
+    assert!(field.got.iter().all(|got| *got == data));
+    let packets = data.len() as f64 / rateless_packet_size(SYMBOL) as f64;
+    let ratio = field.sent as f64 / (packets / 0.9);
+    assert!(ratio < 1.25, "{ratio}");
+}
+
+/// What one receiver takes beyond the bound is little.
+#[test]
+fn a_long_transfer_takes_hardly_more_than_the_bound() {
+    for loss in [0.0, 0.1, 0.3] {
+        let data = octets(1_500_000, 3);
+        let mut field = Field::new(1, loss, 5);
+        assert!(field.run(&data).is_some());
+        let packets = data.len() as f64 / rateless_packet_size(SYMBOL) as f64;
+        let ratio = field.sent as f64 * (1.0 - loss) / packets;
+        assert!(ratio < 1.02 + loss / 8.0, "{ratio} at {loss}");
+    }
+}
+
+#[test]
+fn promises_are_kept_and_reports_of_the_future_refused() {
+    let parameters =
+        RatelessParameters { max_symbol_size: SYMBOL, receive_budget: 1 << 20, initial_credit: 64 };
+    let mut receiver = RatelessReceiver::new(parameters);
+    let packet = |block: u32, source_packets: u16| {
+        let header =
+            RatelessHeader { sequence: 0, block, source_packets, packet_size: 10, batch: 0 };
+        let mut octets = vec![1; RATELESS_HEADER_LEN + 10];
+        header.encode(&mut crate::wire::varint::Writer::new(&mut octets)).unwrap();
+        octets
+    };
+    let now = Timestamp::from_millis(1);
+    assert!(receiver.on_packet(now, &packet(0, 16), DELAY).is_ok(), "64 symbols promise 16");
+    let beyond = receiver.on_packet(now, &packet(1, 1), DELAY);
+    assert!(
+        matches!(beyond, Err(FlowError::BeyondCredit { symbol: 16, credit: 16 })),
+        "{beyond:?}"
+    );
+    let beyond = receiver.on_packet(now, &packet(64, 1), DELAY);
+    assert!(matches!(beyond, Err(FlowError::BeyondCredit { .. })), "{beyond:?}");
+    assert_eq!(receiver.on_packet(now, &packet(0, 15), DELAY), Err(FlowError::Malformed));
+    assert_eq!(receiver.on_packet(now, &packet(0, 600), DELAY), Err(FlowError::Malformed));
+
+    let mut sender = Field::new(1, 0.0, 1).sender;
+    let report = RankFeedback {
+        seen_end: 1,
+        entries: vec![RankEntry { first: 0, span: 1, missing: 1 }],
+        ..RankFeedback::default()
+    };
+    let answer = sender.on_rank_feedback(0, now, &report, &path(0.1));
+    assert_eq!(answer, Err(FlowError::NotSent(0)));
+}
