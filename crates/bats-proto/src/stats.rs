@@ -95,6 +95,8 @@ pub struct ConnectionStats {
     pub key_updates: u64,
     /// Probe time-outs: times the sender had to speak up because nothing was heard.
     pub probe_timeouts: u64,
+    /// Times that the peer was found at another address and proved it.
+    pub path_changes: u64,
     /// CE marks reported by the peer.
     pub ecn_ce: u64,
 }

@@ -17,6 +17,8 @@ pub struct Datagram {
     pub ecn: u8,
     /// When it was handed to the link.
     pub sent: Timestamp,
+    /// Where to.
+    pub to: SocketAddr,
 }
 
 impl Payload for Datagram {
@@ -76,6 +78,8 @@ impl Host {
 pub struct Network {
     now: Timestamp,
     endpoints: [Endpoint; 2],
+    /// Where each host is, as the other one sees it.
+    addresses: [SocketAddr; 2],
     /// `links[i]` carry what host i sends, in the order of the way.
     links: [Vec<Link<Datagram>>; 2],
     wake: [Option<Timestamp>; 2],
@@ -113,6 +117,7 @@ impl Network {
         Self {
             now: Timestamp::from_millis(1),
             endpoints,
+            addresses: [Host::Client, Host::Server].map(Host::address),
             links,
             wake: [Some(Timestamp::ZERO); 2],
             buffer: Vec::with_capacity(65_536),
@@ -152,6 +157,12 @@ impl Network {
     pub fn set_link(&mut self, host: Host, config: LinkConfig) {
         let now = self.now;
         self.links[host.index()][0].set_config(now, config);
+    }
+
+    /// The network gives `host` another address, as a NAT does that has forgotten it: what is under
+    /// way to the old one is lost.
+    pub fn rebind(&mut self, host: Host, address: SocketAddr) {
+        self.addresses[host.index()] = address;
     }
 
     /// From the entrance of the link to the arrival, of what `host` sent: queue, transmission and
@@ -197,8 +208,11 @@ impl Network {
                         ecn: datagram.ecn,
                         payload: &datagram.octets,
                     });
+                    if datagram.to != self.addresses[receiver.index()] {
+                        continue;
+                    }
                     let received = Received {
-                        remote: host.address(),
+                        remote: self.addresses[index],
                         local_ip: None,
                         ecn: datagram.ecn,
                         payload: &mut datagram.octets,
@@ -225,7 +239,12 @@ impl Network {
                         let mut octets = self.spare.pop().unwrap_or_default();
                         octets.clear();
                         octets.extend_from_slice(segment);
-                        let datagram = Datagram { octets, ecn: transmit.ecn, sent: self.now };
+                        let datagram = Datagram {
+                            octets,
+                            ecn: transmit.ecn,
+                            sent: self.now,
+                            to: transmit.remote,
+                        };
                         let fate = self.links[index][0].handle(self.now, datagram);
                         self.recorder.note(&LinkEvent {
                             time: self.now,

@@ -14,6 +14,8 @@ pub(super) struct PendingControl {
     pub(super) end: bool,
     pub(super) handshake_done: bool,
     pub(super) ping: bool,
+    /// The newest challenge of the peer that was not answered.
+    pub(super) path_response: Option<u64>,
     /// Code and text of a CLOSE frame to be sent (again).
     pub(super) close: Option<(bool, u64, String)>,
     /// The CLOSE frame, kept for late packets of the peer.
@@ -23,7 +25,8 @@ pub(super) struct PendingControl {
 impl PendingControl {
     /// Whether a control packet has anything to carry now.
     pub(super) fn is_due(&self) -> bool {
-        self.ack || self.rank || self.credit || self.end || self.handshake_done || self.ping
+        let path = self.path_response.is_some();
+        path || self.ack || self.rank || self.credit || self.end || self.handshake_done || self.ping
     }
 
     /// The CLOSE frame to be sent.

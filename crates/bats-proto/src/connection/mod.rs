@@ -7,9 +7,11 @@ mod control;
 mod deadlines;
 mod early;
 mod fragments;
+mod migration;
 mod protection;
 mod receive;
 mod setup;
+mod silence;
 mod state;
 mod streams;
 mod transmit;
@@ -23,7 +25,7 @@ use bats_types::Timestamp;
 use bytes::Bytes;
 use rand_chacha::ChaCha8Rng;
 
-use crate::config::TransportConfig;
+use crate::config::{Mode, TransportConfig};
 use crate::congestion::{Controller, Pacer};
 use crate::error::{CloseReason, SendError};
 use crate::event::Event;
@@ -39,7 +41,9 @@ use control::PendingControl;
 use deadlines::Deadlines;
 use early::EarlyPackets;
 use fragments::FragmentAssembly;
+use migration::Migration;
 use protection::PacketProtection;
+use silence::Silence;
 use state::State;
 use streams::{Outgoing, Streams};
 
@@ -110,6 +114,11 @@ pub(crate) struct Connection {
     state: State,
     remote: SocketAddr,
     local_ip: Option<IpAddr>,
+    migration: Migration,
+    silence: Silence,
+    /// Largest UDP payload that both ends take.
+    max_udp_payload: u16,
+    mode: Mode,
     local_cid: [u8; 4],
     remote_cid: [u8; 4],
     code_seed: u64,
@@ -361,6 +370,7 @@ impl Connection {
             packets_malformed: self.counters.malformed,
             probe_timeouts: self.counters.probe_timeouts,
             ecn_ce: self.ce_reported,
+            path_changes: self.migration.changes,
             ..ConnectionStats::default()
         };
         if let Some(protection) = &self.protection {

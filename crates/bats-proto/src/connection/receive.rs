@@ -44,8 +44,17 @@ impl Connection {
         if payload.first().is_some_and(|octet| octet & 0x80 != 0) {
             self.handle_handshake_datagram(now, payload);
         } else if short_header::destination(payload).is_some() {
-            if self.handle_short(now, payload, ce) && remote == self.remote {
-                self.local_ip = local_ip.or(self.local_ip);
+            let octets = payload.len();
+            if self.handle_short(now, payload, ce) {
+                let is_newest = self.received.largest().is_some_and(|(_, at)| at == now);
+                if remote == self.remote {
+                    self.local_ip = local_ip.or(self.local_ip);
+                    if is_newest {
+                        self.on_known_address();
+                    }
+                } else if is_newest {
+                    self.on_other_address(now, remote, local_ip, octets);
+                }
             }
         } else {
             self.counters.malformed += 1;
@@ -108,6 +117,9 @@ impl Connection {
             PacketKind::Control => self.handle_control(now, payload),
             kind => {
                 self.owe_ack(now);
+                if self.role == Role::Client {
+                    self.silence.on_data(now, self.rtt.smoothed());
+                }
                 self.handle_coded(now, kind, payload);
             }
         }
@@ -212,6 +224,14 @@ impl Connection {
                     streams.incoming.on_end(Totals { symbols, messages }, until);
                     streams.incoming.on_timeout(now);
                 }
+            }
+            Frame::PathChallenge(challenge) => {
+                self.owe_ack(now);
+                self.control.path_response = Some(challenge);
+            }
+            Frame::PathResponse(response) => {
+                self.owe_ack(now);
+                self.on_path_response(now, response);
             }
             Frame::HandshakeDone => {
                 self.owe_ack(now);

@@ -15,7 +15,9 @@ use super::control::PendingControl;
 use super::deadlines::Deadlines;
 use super::early::EarlyPackets;
 use super::fragments::FragmentAssembly;
+use super::migration::Migration;
 use super::protection::PacketProtection;
+use super::silence::Silence;
 use super::state::State;
 use super::streams::{Incoming, Outgoing, Streams, TimelyIncoming};
 use super::{Connection, Counters, PendingSample, Role};
@@ -108,6 +110,10 @@ impl Connection {
             state: State::new(),
             remote: setup.remote,
             local_ip: setup.local_ip,
+            migration: Migration::default(),
+            silence: Silence::default(),
+            max_udp_payload: setup.config.max_udp_payload,
+            mode: setup.config.mode,
             local_cid: setup.local_cid,
             remote_cid: [0; 4],
             handshake: setup.handshake,
@@ -204,6 +210,14 @@ impl Connection {
             Role::Server => {
                 (theirs == own || self.config.also_accepted.contains(&theirs)).then_some(theirs)
             }
+        }
+    }
+
+    /// The congestion control of the connection's mode.
+    pub(super) fn algorithm(&self) -> CongestionAlgorithm {
+        match self.mode {
+            Mode::Transparent => CongestionAlgorithm::None,
+            Mode::Btp | Mode::Brtp | Mode::Brctp => self.config.congestion,
         }
     }
 
@@ -304,11 +318,9 @@ impl Connection {
         let max_payload = self.config.max_udp_payload.min(peer.max_udp_payload);
         self.mtu = MtuDiscovery::new(max_payload);
         self.idle_timeout = self.config.idle_timeout.min(peer.idle_timeout);
-        let algorithm = match mode {
-            Mode::Transparent => CongestionAlgorithm::None,
-            Mode::Btp | Mode::Brtp | Mode::Brctp => self.config.congestion,
-        };
-        self.controller = congestion::build(algorithm, self.rtt.smoothed(), BASE_UDP_PAYLOAD);
+        (self.mode, self.max_udp_payload) = (mode, max_payload);
+        let (algorithm, rtt) = (self.algorithm(), self.rtt.smoothed());
+        self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);
         self.streams = Some(self.streams_for(mode, peer, max_symbol_size));
         self.state.establish();
         self.last_received_at = now;

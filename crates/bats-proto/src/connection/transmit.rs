@@ -62,13 +62,21 @@ impl Connection {
             return None;
         }
         self.maybe_update_keys(now);
+        if let Some(transmit) = self.poll_challenge(now, buffer) {
+            return Some(transmit);
+        }
         self.poll_control(now, buffer)
             .or_else(|| self.poll_mtu_probe(now, buffer))
             .or_else(|| self.poll_data(now, buffer))
             .map(|segment_size| self.transmit(now, buffer, segment_size))
     }
 
-    fn transmit(&mut self, now: Timestamp, buffer: &[u8], segment_size: usize) -> Transmit {
+    pub(super) fn transmit(
+        &mut self,
+        now: Timestamp,
+        buffer: &[u8],
+        segment_size: usize,
+    ) -> Transmit {
         self.last_sent_at = now;
         self.arm_keep_alive(now);
         self.counters.bytes_sent += buffer.len() as u64;
@@ -142,12 +150,12 @@ impl Connection {
         }
     }
 
-    fn begin_packet(&mut self, buffer: &mut Vec<u8>) {
+    pub(super) fn begin_packet(&mut self, buffer: &mut Vec<u8>) {
         buffer.resize(buffer.len() + SHORT_HEADER_LEN, 0);
     }
 
     /// Lets `write` add frames behind a begun packet; returns where the packet starts.
-    fn write_frames(
+    pub(super) fn write_frames(
         &mut self,
         buffer: &mut Vec<u8>,
         write: impl FnOnce(&mut Writer<'_>) -> Option<()>,
@@ -160,7 +168,7 @@ impl Connection {
         payload_start - SHORT_HEADER_LEN
     }
 
-    fn finish_packet(
+    pub(super) fn finish_packet(
         &mut self,
         now: Timestamp,
         buffer: &mut Vec<u8>,
@@ -210,11 +218,15 @@ impl Connection {
             _ => None,
         };
         let (ping, done) = (self.control.ping, self.control.handshake_done);
+        let path_response = self.control.path_response;
 
         self.begin_packet(buffer);
         let start = self.write_frames(buffer, |writer| {
             if ping {
                 frame::encode(writer, &Frame::Ping)?;
+            }
+            if let Some(challenge) = path_response {
+                frame::encode(writer, &Frame::PathResponse(challenge))?;
             }
             if done {
                 frame::encode(writer, &Frame::HandshakeDone)?;
@@ -240,7 +252,8 @@ impl Connection {
             handshake_done: done,
             ..Contents::default()
         };
-        let ack_eliciting = ping || done || credit.is_some() || end.is_some();
+        let ack_eliciting =
+            ping || path_response.is_some() || done || credit.is_some() || end.is_some();
         self.control = PendingControl {
             close: self.control.close.take(),
             close_sent: self.control.close_sent.take(),
@@ -433,6 +446,7 @@ impl Connection {
         if expired(&mut self.deadlines.keep_alive, now) {
             self.control.ping = true;
         }
+        self.control.ping |= self.silence.is_due(now);
         expired(&mut self.deadlines.pacing, now);
         let view = self.path_view();
         if let Some(streams) = &mut self.streams {
@@ -511,6 +525,8 @@ impl Connection {
         add(self.handshake.next_timeout());
         if self.state.is_established() {
             add(self.mtu.next_timeout().map(|at| at.max(now)));
+            add(self.migration.next_timeout());
+            add(self.silence.next_timeout());
             if let Some(streams) = &self.streams {
                 add(streams.outgoing.next_timeout().map(|at| at.max(now)));
                 add(streams.incoming.next_timeout());

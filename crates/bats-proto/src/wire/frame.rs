@@ -14,6 +14,8 @@
 //! 0x07 CLOSE           application (0, 1), code, length, UTF-8 text
 //! 0x08 FRAGMENT        id, index, kind, last (0, 1), part of a coded payload (rest of packet)
 //! 0x09 END             symbols and messages that the flow had in all (modes without delivery of all)
+//! 0x0a PATH_CHALLENGE  8 octets
+//! 0x0b PATH_RESPONSE   the 8 octets of a challenge
 //! ```
 //!
 //! ACK ranges are as in RFC 9000, section 19.3.1: `first_length` is the number of packets before
@@ -50,6 +52,8 @@ const CRYPTO: u8 = 0x06;
 const CLOSE: u8 = 0x07;
 const FRAGMENT: u8 = 0x08;
 const END: u8 = 0x09;
+const PATH_CHALLENGE: u8 = 0x0a;
+const PATH_RESPONSE: u8 = 0x0b;
 
 /// An acknowledgement without its ranges, which stand in a buffer of the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +97,10 @@ pub enum Frame<'a> {
         /// Why.
         reason: &'a str,
     },
+    /// Whoever hears this where it was sent says so.
+    PathChallenge(u64),
+    /// The answer.
+    PathResponse(u64),
     /// The flow ends; what it had need not all arrive.
     End {
         /// Symbols sent.
@@ -135,12 +143,15 @@ pub fn decode<'a>(
         }
     };
     let int = |reader: &mut Reader<'a>| reader.varint().ok_or(TRUNCATED);
+    let long = |reader: &mut Reader<'a>| reader.array().map(u64::from_be_bytes).ok_or(TRUNCATED);
     let frame = match frame_type {
         PING => Frame::Ping,
         ACK => Frame::Ack(decode_ack(reader, ranges)?),
         RANK => Frame::Rank(RankFeedback::decode(reader).ok_or(MalformedFrame("rank feedback"))?),
         CREDIT => Frame::Credit(int(reader)?),
         END => Frame::End { symbols: int(reader)?, messages: int(reader)? },
+        PATH_CHALLENGE => Frame::PathChallenge(long(reader)?),
+        PATH_RESPONSE => Frame::PathResponse(long(reader)?),
         HANDSHAKE_DONE => Frame::HandshakeDone,
         CRYPTO => {
             let offset = int(reader)?;
@@ -259,6 +270,14 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.varint(*symbols)
         }
         Frame::HandshakeDone => writer.u8(HANDSHAKE_DONE),
+        Frame::PathChallenge(challenge) => {
+            writer.u8(PATH_CHALLENGE)?;
+            writer.bytes(&challenge.to_be_bytes())
+        }
+        Frame::PathResponse(challenge) => {
+            writer.u8(PATH_RESPONSE)?;
+            writer.bytes(&challenge.to_be_bytes())
+        }
         Frame::Crypto { offset, data } => {
             writer.u8(CRYPTO)?;
             writer.varint(*offset)?;

@@ -1,0 +1,138 @@
+//! The peer's address changes: a NAT gave it another port, or it moved to another network.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use bats_types::Timestamp;
+use rand::Rng;
+
+use super::{Connection, MAX_ACK_DELAY, Role};
+use crate::congestion;
+use crate::endpoint::Transmit;
+use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
+use crate::link::rtt::RttEstimator;
+use crate::link::sent::Contents;
+use crate::wire::frame::{self, Frame};
+use crate::wire::short_header::PacketKind;
+
+/// Challenges sent to an address before it is given up.
+const MAX_CHALLENGES: u32 = 5;
+/// Octets sent to an unproved address for each one that came from there (RFC 9000, section 8).
+const AMPLIFICATION: u64 = 3;
+
+/// An address from which the peer seems to speak, until it proves that it hears there, too.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    remote: SocketAddr,
+    local_ip: Option<IpAddr>,
+    challenge: u64,
+    sent: u32,
+    next: Timestamp,
+    octets_received: u64,
+    octets_sent: u64,
+}
+
+/// Validation of a new path (RFC 9000, section 8.2). There is one candidate: the newest.
+#[derive(Debug, Default)]
+pub(super) struct Migration {
+    candidate: Option<Candidate>,
+    /// Addresses taken so far.
+    pub(super) changes: u64,
+}
+
+impl Migration {
+    /// When a challenge is due.
+    pub(super) fn next_timeout(&self) -> Option<Timestamp> {
+        self.candidate.map(|candidate| candidate.next)
+    }
+}
+
+impl Connection {
+    /// An authentic packet, newer than all before it, of so many octets came from elsewhere. Only a
+    /// server follows: clients know where their server is.
+    pub(super) fn on_other_address(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        local_ip: Option<IpAddr>,
+        octets: usize,
+    ) {
+        if self.role != Role::Server {
+            return;
+        }
+        match &mut self.migration.candidate {
+            Some(candidate) if candidate.remote == remote => {
+                candidate.octets_received += octets as u64;
+            }
+            other => {
+                *other = Some(Candidate {
+                    remote,
+                    local_ip,
+                    challenge: self.rng.next_u64(),
+                    sent: 0,
+                    next: now,
+                    octets_received: octets as u64,
+                    octets_sent: 0,
+                });
+            }
+        }
+    }
+
+    /// The peer is where it was.
+    pub(super) fn on_known_address(&mut self) {
+        self.migration.candidate = None;
+    }
+
+    /// A challenge for the new address, if one is due.
+    pub(super) fn poll_challenge(
+        &mut self,
+        now: Timestamp,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        let mut candidate = self.migration.candidate.filter(|candidate| candidate.next <= now)?;
+        if candidate.sent == MAX_CHALLENGES {
+            self.migration.candidate = None;
+            return None;
+        }
+        self.begin_packet(buffer);
+        let challenge = Frame::PathChallenge(candidate.challenge);
+        let start = self.write_frames(buffer, |writer| frame::encode(writer, &challenge));
+        self.finish_packet(now, buffer, start, PacketKind::Control, true, Contents::default());
+        let len = buffer.len();
+        candidate.sent += 1;
+        candidate.octets_sent += len as u64;
+        let wait = self.rtt.probe_timeout(MAX_ACK_DELAY) * (1 << candidate.sent.min(6)) / 2;
+        candidate.next = now + wait.max(Duration::from_millis(1));
+        self.migration.candidate = Some(candidate);
+        if candidate.octets_sent > AMPLIFICATION * candidate.octets_received {
+            // The number is used; it counts as lost.
+            buffer.clear();
+            return None;
+        }
+        let mut transmit = self.transmit(now, buffer, len);
+        (transmit.remote, transmit.local_ip) = (candidate.remote, candidate.local_ip);
+        Some(transmit)
+    }
+
+    /// Whoever was challenged answers.
+    pub(super) fn on_path_response(&mut self, now: Timestamp, response: u64) {
+        let Some(candidate) = self.migration.candidate.filter(|c| c.challenge == response) else {
+            return;
+        };
+        self.migration.candidate = None;
+        self.migration.changes += 1;
+        let moved = candidate.remote.ip() != self.remote.ip();
+        (self.remote, self.local_ip) = (candidate.remote, candidate.local_ip);
+        if moved {
+            // Another network: nothing of what is known of the path holds (RFC 9000, section 9.4). A
+            // new port of the same address is a NAT that forgot.
+            let rtt = self.rtt.smoothed();
+            self.rtt = RttEstimator::new(rtt);
+            self.mtu = MtuDiscovery::new(self.max_udp_payload);
+            let algorithm = self.algorithm();
+            self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);
+        }
+        self.probe_count = 0;
+        self.arm_probe(now);
+    }
+}
