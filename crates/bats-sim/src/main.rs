@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use bats_proto::CongestionAlgorithm;
 use bats_sim::capture::Capture;
 use bats_sim::matrix::{Cell, Figures};
 use bats_sim::record::Recorder;
@@ -80,6 +81,9 @@ struct Common {
     /// Length of a cell's run in seconds
     #[arg(long, default_value_t = 15.0)]
     seconds: f64,
+    /// Congestion controller of the sender: bbr, cubic, gcc, none, or fixed:RATE such as fixed:50M
+    #[arg(long, default_value_t = CongestionAlgorithm::Bbr)]
+    congestion: CongestionAlgorithm,
     /// Decides every random choice
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -102,6 +106,7 @@ impl Common {
             rate_bps: (in_range("rate", self.rate, 0.01, 100_000.0)? * 1e6) as u64,
             queue: in_range("queue", self.queue, 0.0, 100.0)?,
             duration: Duration::from_secs_f64(in_range("seconds", self.seconds, 0.1, 3_600.0)?),
+            congestion: self.congestion,
             seed: self.seed,
         })
     }
