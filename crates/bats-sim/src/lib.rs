@@ -5,9 +5,12 @@
 
 pub mod capture;
 pub mod delays;
+pub mod fairness;
 pub mod flows;
 pub mod matrix;
 pub mod network;
 pub mod record;
+pub mod shared;
+pub mod tcp;
 pub mod trace;
 pub mod transfer;

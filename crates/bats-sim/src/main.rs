@@ -1,6 +1,7 @@
 //! `bats-sim`: figures of the protocol in virtual time.
 #![forbid(unsafe_code)]
 
+mod fairness_command;
 mod table;
 
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use bats_proto::CongestionAlgorithm;
 use bats_sim::capture::Capture;
-use bats_sim::matrix::{Cell, Figures};
+use bats_sim::matrix::Cell;
 use bats_sim::record::Recorder;
 use clap::{Parser, Subcommand};
 
@@ -32,6 +33,9 @@ enum Command {
     /// One cell of the matrix, with the state of the sender over time
     #[command(after_long_help = table::LEGEND)]
     Run(Run),
+    /// Flows that share a link: the protocol's among themselves, and beside TCP
+    #[command(after_long_help = fairness_command::LEGEND)]
+    Fairness(fairness_command::Fairness),
 }
 
 #[derive(Parser)]
@@ -125,21 +129,20 @@ fn say(line: &str) -> Result<(), Failure> {
     writeln!(io::stdout(), "{line}").map_err(Failure::Io)
 }
 
-/// Runs all cells on all cores; results in the order of the cells.
-fn run_all(cells: &[Cell], done: impl Fn(&Figures) + Sync) -> Vec<Figures> {
+/// Runs all on all cores; results in the order of `items`.
+fn run_all<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
-    let results = Mutex::new(vec![None; cells.len()]);
+    let results = Mutex::new((0..items.len()).map(|_| None).collect::<Vec<Option<R>>>());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some((index, cell)) = {
+                while let Some((index, item)) = {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    cells.get(index).map(|cell| (index, cell))
+                    items.get(index).map(|item| (index, item))
                 } {
-                    let (figures, _) = cell.run();
-                    done(&figures);
-                    results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(figures);
+                    let result = run(item);
+                    results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
                 }
             });
         }
@@ -155,10 +158,12 @@ fn matrix(arguments: &Matrix) -> Result<(), Failure> {
         .map(|(loss, delay)| arguments.common.cell(loss, delay))
         .collect::<Result<_, _>>()
         .map_err(Failure::Usage)?;
-    let figures = run_all(&cells, |_| {
+    let figures = run_all(&cells, |cell| {
+        let (figures, _) = cell.run();
         if !arguments.json {
             eprint!(".");
         }
+        figures
     });
     if arguments.json {
         let text =
@@ -204,6 +209,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Matrix(arguments) => matrix(&arguments),
         Command::Run(arguments) => run(&arguments),
+        Command::Fairness(arguments) => fairness_command::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -150,9 +150,10 @@ impl Gcc {
             State::Startup => self.rtt / 4,
             _ => ARRIVALS.min(self.rtt * 4),
         };
-        let older = self.arrivals.iter().rev().enumerate().find(|(count, arrival)| {
-            *count >= LEAST_ARRIVALS && newest.at - arrival.at >= span
-        });
+        let older =
+            self.arrivals.iter().rev().enumerate().find(|(count, arrival)| {
+                *count >= LEAST_ARRIVALS && newest.at - arrival.at >= span
+            });
         let older = older.map_or(self.arrivals.front()?, |(_, arrival)| arrival);
         let seconds = (newest.at - older.at).as_secs_f64();
         let octets = newest.cumulative.saturating_sub(older.cumulative) as f64;
