@@ -155,8 +155,9 @@ pub(super) struct Bbr {
     rebased: Option<(Timestamp, u64)>,
     /// Until then a queue that does not yield is known to be that of others.
     certain_until: Timestamp,
-    /// The rate beside them.
+    /// The rate beside them, and our share of the queue then.
     rate_with_rivals: u64,
+    share_with_rivals: f64,
     /// What the rate was when the queue that stands began to.
     bandwidth_at_full: u64,
     state_since: Timestamp,
@@ -208,6 +209,7 @@ impl Bbr {
             rebased: None,
             certain_until: Timestamp::ZERO,
             rate_with_rivals: 0,
+            share_with_rivals: rivals::EQUAL_SHARE,
             bandwidth_at_full: 0,
             state_since: Timestamp::ZERO,
             blind_until: Timestamp::ZERO,

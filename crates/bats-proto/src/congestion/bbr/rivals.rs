@@ -24,9 +24,9 @@ const RATE_ROUNDS: usize = 10;
 /// Products in flight at an equal share, how many more or fewer for a share of the queue that is off
 /// by one, and the least and the most.
 const PRODUCTS: f64 = 2.0;
-const PRODUCTS_PER_SHARE: f64 = 1.5;
-const EQUAL_SHARE: f64 = 0.5;
-const LEAST_PRODUCTS: f64 = 1.2;
+const PRODUCTS_PER_SHARE: f64 = 3.0;
+pub(super) const EQUAL_SHARE: f64 = 0.5;
+const LEAST_PRODUCTS: f64 = 0.7;
 const MOST_PRODUCTS: f64 = 2.8;
 /// What a trial leaves in flight, and how many round trips it lasts.
 const TRIAL_SHARE: f64 = 0.75;
@@ -44,7 +44,7 @@ const AGREEING: u32 = 2;
 const AGREEING_WHEN_CERTAIN: u32 = 4;
 /// Loss beyond the path's own in a round from which the queue overflows, and what that leaves of
 /// the rate.
-const OVERFLOW: f64 = 0.02;
+const OVERFLOW: f64 = 0.005;
 const OVERFLOW_SHARE: f64 = 0.95;
 /// Rounds and time without a queue after which nobody is there: a BBR that looks for the least round
 /// trip is back sooner.
@@ -111,14 +111,21 @@ pub(super) struct Rivals {
 
 impl Rivals {
     /// Begins with this rate in octets a second, and a trial soon.
-    pub(super) fn new(now: Timestamp, rate: u64, min_rtt: Duration, is_certain: bool) -> Self {
+    /// `share` is that of the last time.
+    pub(super) fn new(
+        now: Timestamp,
+        rate: u64,
+        min_rtt: Duration,
+        is_certain: bool,
+        share: f64,
+    ) -> Self {
         Self {
             rates: VecDeque::from([rate]),
             best: 0,
             phase: 2,
             phase_since: now,
             min_rtt,
-            share: EQUAL_SHARE,
+            share,
             trial: None,
             next_trial: now + min_rtt * 4,
             is_certain,
@@ -132,6 +139,11 @@ impl Rivals {
     /// The best rate of late, octets a second.
     pub(super) fn rate(&self) -> u64 {
         self.rates.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Our share of the queue of late.
+    pub(super) fn share(&self) -> f64 {
+        self.share
     }
 
     /// Others were seen, beyond doubt.

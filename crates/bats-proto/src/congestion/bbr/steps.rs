@@ -5,7 +5,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 use super::loss_trial::Conclusion;
-use super::rivals::{Finding, Round};
+use super::rivals::{EQUAL_SHARE, Finding, Round};
 use super::*;
 
 /// What an acknowledgement says of congestion.
@@ -192,8 +192,14 @@ impl Bbr {
     /// A queue stands that does not become shorter, or hardly, when we send less.
     pub(super) fn meet_rivals(&mut self, now: Timestamp) {
         let before = if now < self.certain_until { self.rate_with_rivals } else { 0 };
-        let rate = self.bandwidth.max(self.bandwidth_at_full / 2).max(before);
-        self.rivals = Some(Rivals::new(now, rate, self.min_rtt, now < self.certain_until));
+        let rate = self.bandwidth.max(if before > 0 { before } else { self.bandwidth_at_full / 2 });
+        self.rivals = Some(Rivals::new(
+            now,
+            rate,
+            self.min_rtt,
+            now < self.certain_until,
+            self.share_with_rivals,
+        ));
         self.stood_at = None;
         self.enter(now, State::Rivals);
     }
@@ -228,6 +234,13 @@ impl Bbr {
         match finding {
             None => self.rivals = Some(rivals),
             Some(Finding::Alone) => {
+                if rivals.is_certain() {
+                    // Who had the most of a queue that is gone makes room: the others answer to
+                    // loss and need time. If there are none, the next probe brings it back.
+                    let left = (EQUAL_SHARE / rivals.share().max(0.1)).min(1.0);
+                    self.bandwidth = (self.bandwidth as f64 * left) as u64;
+                }
+                self.share_with_rivals = rivals.share().min(EQUAL_SHARE + 0.2);
                 // Whoever comes back soon finds us at the same rate.
                 self.rate_with_rivals = self.bandwidth;
                 self.full_since = None;
