@@ -158,8 +158,8 @@ impl Config {
 
     /// Says what was asked for and does not happen.
     pub(crate) fn warn_of_fallbacks(&self) {
-        if matches!(self.congestion, Congestion::Bbrv2 | Congestion::Bbrv3 | Congestion::Gcc) {
-            tracing::warn!("congestion control {:?} is not available: using BBR", self.congestion);
+        if matches!(self.congestion, Congestion::Bbrv2 | Congestion::Bbrv3) {
+            tracing::warn!("there is one BBR only, and {:?} is that", self.congestion);
         }
         if self.compression {
             tracing::warn!("compression is not available: messages go as they are");
@@ -173,7 +173,8 @@ impl Config {
         TransportConfig {
             congestion: match self.congestion {
                 Congestion::None => CongestionAlgorithm::None,
-                _ => CongestionAlgorithm::Bbr,
+                Congestion::Gcc => CongestionAlgorithm::Gcc,
+                Congestion::Bbr | Congestion::Bbrv2 | Congestion::Bbrv3 => CongestionAlgorithm::Bbr,
             },
             idle_timeout: self.timeout,
             ..TransportConfig::default()

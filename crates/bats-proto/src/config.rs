@@ -37,6 +37,10 @@ pub enum CongestionAlgorithm {
     /// Model-based control that does not take random loss for congestion.
     #[default]
     Bbr,
+    /// CUBIC (RFC 9438): TCP's answer to loss, polite to TCP and slow where the path itself loses.
+    Cubic,
+    /// Delay-based control for real-time traffic: a short queue before a full link.
+    Gcc,
     /// A constant pacing rate in bits per second of UDP payload, whatever the network says.
     FixedRate {
         /// UDP payload bits per second.

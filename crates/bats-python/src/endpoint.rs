@@ -70,15 +70,17 @@ impl Options {
         }
         let congestion = match (self.congestion.as_str(), self.rate) {
             ("bbr", None) => CongestionAlgorithm::Bbr,
+            ("cubic", None) => CongestionAlgorithm::Cubic,
+            ("gcc", None) => CongestionAlgorithm::Gcc,
             ("none", None) => CongestionAlgorithm::None,
             ("fixed", Some(bits_per_second)) => CongestionAlgorithm::FixedRate { bits_per_second },
             ("fixed", None) => return Err(PyValueError::new_err("'fixed' needs a rate")),
-            ("bbr" | "none", Some(_)) => {
+            ("bbr" | "cubic" | "gcc" | "none", Some(_)) => {
                 return Err(PyValueError::new_err("a rate goes with congestion='fixed' only"));
             }
             (other, _) => {
                 return Err(PyValueError::new_err(format!(
-                    "congestion must be 'bbr', 'fixed' or 'none', not '{other}'"
+                    "congestion must be 'bbr', 'cubic', 'gcc', 'fixed' or 'none', not '{other}'"
                 )));
             }
         };

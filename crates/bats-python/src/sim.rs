@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bats_netem::{Jitter, LinkConfig, Loss};
-use bats_proto::TransportConfig;
+use bats_proto::{CongestionAlgorithm, TransportConfig};
 use bats_sim::matrix::{Cell, FRAME_OVERHEAD};
 use bats_sim::transfer::{Outcome, Transfer};
 use pyo3::exceptions::PyValueError;
@@ -180,6 +180,7 @@ pub(crate) fn cell<'py>(
         rate_bps: rate,
         queue,
         duration: seconds("duration", duration)?,
+        congestion: CongestionAlgorithm::Bbr,
         seed,
     };
     let (figures, outcome) = py.detach(|| cell.run());

@@ -5,10 +5,13 @@
 
 pub mod capture;
 pub mod delays;
+pub mod fairness;
 pub mod flows;
 pub mod matrix;
 pub mod messages;
 pub mod network;
 pub mod record;
+pub mod shared;
+pub mod tcp;
 pub mod trace;
 pub mod transfer;

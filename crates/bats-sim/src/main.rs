@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bats_proto::CongestionAlgorithm;
 use bats_sim::capture::Capture;
 use bats_sim::matrix::Cell;
 use bats_sim::record::Recorder;
@@ -36,6 +37,9 @@ enum Command {
     /// Round trips of small messages over one and several hops
     #[command(after_long_help = commands::messages::LEGEND)]
     Messages(commands::messages::MessagesCommand),
+    /// Flows that share a link: the protocol's among themselves, and beside TCP
+    #[command(after_long_help = commands::fairness::LEGEND)]
+    Fairness(commands::fairness::Fairness),
 }
 
 #[derive(Parser)]
@@ -85,6 +89,9 @@ struct Common {
     /// Length of a cell's run in seconds
     #[arg(long, default_value_t = 15.0)]
     seconds: f64,
+    /// Congestion controller of the sender: bbr, cubic, gcc, none, or fixed:RATE such as fixed:50M
+    #[arg(long, default_value_t = CongestionAlgorithm::Bbr)]
+    congestion: CongestionAlgorithm,
     /// Decides every random choice
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -107,6 +114,7 @@ impl Common {
             rate_bps: (in_range("rate", self.rate, 0.01, 100_000.0)? * 1e6) as u64,
             queue: in_range("queue", self.queue, 0.0, 100.0)?,
             duration: Duration::from_secs_f64(in_range("seconds", self.seconds, 0.1, 3_600.0)?),
+            congestion: self.congestion,
             seed: self.seed,
         })
     }
@@ -185,6 +193,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run(&arguments),
         Command::Btp(arguments) => commands::btp::run(&arguments),
         Command::Messages(arguments) => commands::messages::run(&arguments),
+        Command::Fairness(arguments) => commands::fairness::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

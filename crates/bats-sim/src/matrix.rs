@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
-use bats_proto::TransportConfig;
+use bats_proto::{CongestionAlgorithm, TransportConfig};
 use serde::Serialize;
 
 use crate::delays::Delays;
@@ -26,6 +26,8 @@ pub struct Cell {
     pub queue: f64,
     /// Length of the run.
     pub duration: Duration,
+    /// Congestion controller of the sender.
+    pub congestion: CongestionAlgorithm,
     /// Decides every random choice.
     pub seed: u64,
 }
@@ -96,7 +98,10 @@ impl Cell {
         Transfer {
             up: self.link(),
             down: self.link(),
-            transport: TransportConfig::default(),
+            transport: TransportConfig {
+                congestion: self.congestion,
+                ..TransportConfig::default()
+            },
             message_size: 16 << 10,
             total_bytes: None,
             duration: self.duration,

@@ -32,6 +32,7 @@ fn captured(name: &str, limit: u64) -> (Outcome, u64, Vec<Packet>) {
         rate_bps: 10_000_000,
         queue: 1.0,
         duration: Duration::from_secs(1),
+        congestion: bats_proto::CongestionAlgorithm::Bbr,
         seed: 4,
     };
     let (_, outcome) = cell.run_recorded(&mut recorder);

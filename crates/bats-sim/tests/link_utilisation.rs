@@ -11,6 +11,7 @@ fn cell(loss: f64, delay_ms: u64, rate_mbps: u64, seconds: u64) -> Cell {
         rate_bps: rate_mbps * 1_000_000,
         queue: 1.0,
         duration: Duration::from_secs(seconds),
+        congestion: bats_proto::CongestionAlgorithm::Bbr,
         seed: 3,
     }
 }

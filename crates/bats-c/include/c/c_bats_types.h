@@ -39,7 +39,7 @@ typedef enum {
   bats_transport_transparent = 3  /* plain datagrams */
 } bats_transport_mode_t;
 
-/* Congestion control. What is not available falls back to BBR, with a warning in the log. The
+/* Congestion control. There is one BBR: BBRv2 and BBRv3 are that, with a warning in the log. The
  * numbers differ from those of the C++ interface. */
 typedef enum {
   bats_cc_none = 0,

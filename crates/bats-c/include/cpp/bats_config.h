@@ -27,7 +27,7 @@ enum class TransMode : uint8_t {
   TRANSPARENT = 3,  // plain datagrams
 };
 
-// What is not available falls back to BBR, with a warning in the log.
+// There is one BBR: BBRv2 and BBRv3 are that, with a warning in the log.
 enum class CongestionControl : uint8_t {
   None = 0,
   BBR = 1,

@@ -8,9 +8,15 @@ use bats_types::Timestamp;
 use crate::config::CongestionAlgorithm;
 
 mod bbr;
+mod cubic;
 mod fixed;
+mod gcc;
+mod names;
 mod pacer;
+#[cfg(test)]
+mod testing;
 
+pub use names::UnknownCongestion;
 pub use pacer::Pacer;
 
 /// A controller for a fresh path: `initial_rtt` as the handshake saw it, `packet` octets of a
@@ -22,6 +28,8 @@ pub fn build(
 ) -> Box<dyn Controller> {
     match algorithm {
         CongestionAlgorithm::Bbr => Box::new(bbr::Bbr::new(initial_rtt, packet)),
+        CongestionAlgorithm::Cubic => Box::new(cubic::Cubic::new(initial_rtt, packet)),
+        CongestionAlgorithm::Gcc => Box::new(gcc::Gcc::new(initial_rtt, packet)),
         CongestionAlgorithm::FixedRate { bits_per_second } => {
             Box::new(fixed::Fixed::at_rate(bits_per_second / 8))
         }

@@ -1,6 +1,7 @@
 //! The commands whose tables need more than a line.
 
 pub(crate) mod btp;
+pub(crate) mod fairness;
 pub(crate) mod messages;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

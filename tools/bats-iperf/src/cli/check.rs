@@ -295,7 +295,7 @@ mod tests {
             "-c host --deadline 5",
             "-c host --goal fast",
             "-c host -r --goal latency",
-            "-c host --congestion cubic",
+            "-c host --congestion reno",
             "-c host -J --json-stream",
             "-c host --emulate x",
             "-c host --emulate loss=1% --baseline tcp",

@@ -127,7 +127,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) pidfile: Option<PathBuf>,
 
-    /// Congestion control of what this side sends: bbr, none, or a constant rate such as 100M.
+    /// Congestion control of what this side sends: bbr, cubic, gcc, none, or a constant rate such as
+    /// 100M.
     #[arg(long, value_name = "NAME", value_parser = mode::parse_congestion)]
     pub(crate) congestion: Option<Congestion>,
 

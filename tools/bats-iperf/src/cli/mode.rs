@@ -55,16 +55,16 @@ pub(super) fn parse(text: &str) -> Result<TransportMode, String> {
 }
 
 pub(super) fn parse_congestion(text: &str) -> Result<Congestion, String> {
-    let algorithm = match text.to_ascii_lowercase().as_str() {
-        "bbr" => CongestionAlgorithm::Bbr,
-        "none" => CongestionAlgorithm::None,
-        "cubic" | "gcc" => {
-            return Err(format!("'{text}' is not available yet; bbr, none and a rate are"));
+    if let Ok(algorithm) = text.parse() {
+        return Ok(Congestion(algorithm));
+    }
+    let algorithm = match parse_rate(text) {
+        Ok(rate) if rate > 0 => CongestionAlgorithm::FixedRate { bits_per_second: rate },
+        _ => {
+            return Err(format!(
+                "'{text}' is none of bbr, cubic, gcc, none and a rate such as 100M"
+            ));
         }
-        rate => match parse_rate(rate) {
-            Ok(rate) if rate > 0 => CongestionAlgorithm::FixedRate { bits_per_second: rate },
-            _ => return Err(format!("'{text}' is none of bbr, none and a rate such as 100M")),
-        },
     };
     Ok(Congestion(algorithm))
 }
@@ -106,7 +106,9 @@ mod tests {
         let fixed = CongestionAlgorithm::FixedRate { bits_per_second: 5_000_000 };
         assert_eq!(parse_congestion("5M"), Ok(Congestion(fixed)));
         assert_eq!(parse_congestion("none"), Ok(Congestion(CongestionAlgorithm::None)));
-        for wrong in ["cubic", "0", "x", ""] {
+        assert_eq!(parse_congestion("cubic"), Ok(Congestion(CongestionAlgorithm::Cubic)));
+        assert_eq!(parse_congestion("GCC"), Ok(Congestion(CongestionAlgorithm::Gcc)));
+        for wrong in ["reno", "0", "x", "fixed:", ""] {
             assert!(parse_congestion(wrong).is_err(), "{wrong}");
         }
     }

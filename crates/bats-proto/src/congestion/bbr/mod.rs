@@ -7,6 +7,7 @@
 
 mod loss_trial;
 mod path_model;
+mod rivals;
 mod rounds;
 mod steps;
 mod yielding;
@@ -18,6 +19,7 @@ use bats_types::Timestamp;
 use super::{AckSample, Controller};
 use loss_trial::Level;
 use path_model::PathModel;
+use rivals::Rivals;
 use yielding::{View, Yielding};
 
 /// Packets of the first flight, and how long it takes: an eighth of the round trip, within limits.
@@ -76,6 +78,13 @@ const QUEUE_JITTER: u32 = 6;
 /// Rounds without a quarter of growth that end start-up.
 const PLATEAU_ROUNDS: u32 = 3;
 
+/// A path that was taken for longer and is as short as before within this time was not: others kept
+/// a queue. For how long that is remembered.
+const REBASE_DOUBT: Duration = Duration::from_secs(30);
+const CERTAINTY: Duration = Duration::from_secs(120);
+/// Packets that may be in flight at least, beside others.
+const MIN_WINDOW_PACKETS: u64 = 10;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Startup,
@@ -83,6 +92,8 @@ enum State {
     Cruise,
     Up,
     Down,
+    /// Others keep a queue standing.
+    Rivals,
 }
 
 /// A sudden fall of what arrives, in octets a second.
@@ -139,6 +150,16 @@ pub(super) struct Bbr {
     next_trial: Timestamp,
     full_since: Option<Timestamp>,
     yielding: Yielding,
+    rivals: Option<Rivals>,
+    /// When the path was last taken for longer, and the rate then.
+    rebased: Option<(Timestamp, u64)>,
+    /// Until then a queue that does not yield is known to be that of others.
+    certain_until: Timestamp,
+    /// The rate beside them, and our share of the queue then.
+    rate_with_rivals: u64,
+    share_with_rivals: f64,
+    /// What the rate was when the queue that stands began to.
+    bandwidth_at_full: u64,
     state_since: Timestamp,
     /// Until then the delays seen are those of a queue that is known to be gone.
     blind_until: Timestamp,
@@ -184,6 +205,12 @@ impl Bbr {
             next_trial: Timestamp::ZERO,
             full_since: None,
             yielding: Yielding::default(),
+            rivals: None,
+            rebased: None,
+            certain_until: Timestamp::ZERO,
+            rate_with_rivals: 0,
+            share_with_rivals: rivals::EQUAL_SHARE,
+            bandwidth_at_full: 0,
             state_since: Timestamp::ZERO,
             blind_until: Timestamp::ZERO,
             heard_at: Timestamp::ZERO,
@@ -196,7 +223,7 @@ impl Bbr {
         let level = match state {
             State::Drain | State::Down => Level::Low,
             State::Cruise => Level::Even,
-            State::Startup | State::Up => Level::High,
+            State::Startup | State::Up | State::Rivals => Level::High,
         };
         if level == Level::Low {
             // The rate of start-up was measured over its last moments.
@@ -294,12 +321,24 @@ impl Bbr {
     /// A delay that does not become shorter when less is sent is the path's.
     fn tell_path_from_queue(&mut self, sample: &AckSample) {
         let gain = match self.state {
+            State::Rivals => return,
             State::Startup | State::Up => 1.0,
             _ => self.gain(),
         };
         // A queue that overflows does not become shorter either.
         let overflows = self.path.is_suspicious();
         let standing = self.path.standing_queue(self.standing_span());
+        if let Some((at, rate)) = self.rebased
+            && self.path.fall() > self.queue_threshold()
+        {
+            self.rebased = None;
+            if sample.now - at < REBASE_DOUBT {
+                // The path was not longer after all.
+                self.certain_until = sample.now + CERTAINTY;
+                self.bandwidth = self.bandwidth.max(rate);
+                return self.meet_rivals(sample.now);
+            }
+        }
         let longer = self.yielding.on_ack(&View {
             now: sample.now,
             standing: if overflows { Duration::ZERO } else { standing },
@@ -310,12 +349,8 @@ impl Bbr {
             bandwidth: self.bandwidth,
         });
         if let Some(longer) = longer {
-            self.is_doubtful = true;
-            // What stands may be seen on a clock that lies or drifts: the round trip knows better.
-            let seen = sample.smoothed_rtt.saturating_sub(self.min_rtt);
-            self.path.rebase(longer.by.min(seen));
-            self.min_rtt = self.path.min_rtt().unwrap_or(self.min_rtt);
             self.bandwidth = self.bandwidth.max(longer.bandwidth);
+            self.meet_rivals(sample.now);
         }
     }
 
@@ -331,7 +366,7 @@ impl Bbr {
     /// Others that seem to are older than what has been concluded since.
     fn is_above_rate(&self) -> bool {
         match self.state {
-            State::Startup | State::Drain | State::Up => true,
+            State::Startup | State::Drain | State::Up | State::Rivals => true,
             State::Down => self.probed,
             State::Cruise => false,
         }
@@ -357,6 +392,7 @@ impl Bbr {
             }
             State::Up => self.up_gain,
             State::Down => DOWN_GAIN,
+            State::Rivals => self.rivals.as_ref().map_or(1.0, Rivals::gain),
         }
     }
 }
@@ -372,6 +408,9 @@ impl Controller for Bbr {
         self.path.on_ack(sample);
         self.min_rtt = self.path.min_rtt().unwrap_or(sample.min_rtt);
         self.tell_path_from_queue(sample);
+        if self.state == State::Rivals {
+            return self.on_ack_with_rivals(sample);
+        }
         let signs = self.read_signs(sample);
         self.take_conclusion(sample.now);
         if signs.is_congestive && self.state == State::Down && self.probed {
@@ -393,6 +432,9 @@ impl Controller for Bbr {
     }
 
     fn window(&self) -> u64 {
+        if let (State::Rivals, Some(rivals)) = (self.state, &self.rivals) {
+            return rivals.window().max(MIN_WINDOW_PACKETS * self.packet);
+        }
         if !self.has_sample {
             return FIRST_FLIGHT_PACKETS * self.packet;
         }
@@ -427,6 +469,7 @@ impl Controller for Bbr {
             State::Cruise => "cruise",
             State::Up => "probe_up",
             State::Down => "probe_down",
+            State::Rivals => "rivals",
         }
     }
 }

@@ -73,6 +73,8 @@ pub(super) struct PathModel {
     /// Minimum of the round-trip time, likewise.
     min_rtt: Option<(Duration, Duration)>,
     min_since: Timestamp,
+    /// By how much the least delay has fallen since the last rebase.
+    fall: Duration,
     pub(super) queue_delay: Duration,
     /// By how much delays change from one acknowledgement to the next, in seconds, without the
     /// steady growth or decrease of a queue.
@@ -155,6 +157,8 @@ impl PathModel {
         } else {
             ((delays.0.min(delay), delays.1), (rtts.0.min(sample.rtt), rtts.1))
         };
+        let base = self.min_delay.map_or(delay, |(a, b)| a.min(b));
+        self.fall += Duration::from_nanos(base.saturating_sub(delay).max(0) as u64);
         (self.min_delay, self.min_rtt) = (Some(delays), Some(rtts));
         let queue = delay - delays.0.min(delays.1).min(delay);
         self.queue_delay = Duration::from_nanos(queue as u64);
@@ -193,9 +197,15 @@ impl PathModel {
         self.min_rtt.map(|(current, last)| current.min(last))
     }
 
+    /// By how much the least delay has fallen since the path was taken for longer.
+    pub(super) fn fall(&self) -> Duration {
+        self.fall
+    }
+
     /// The path has become longer by `delay`: what looked like a queue is none.
     pub(super) fn rebase(&mut self, delay: Duration) {
         let nanos = delay.as_nanos() as i64;
+        self.fall = Duration::ZERO;
         self.min_delay = self.min_delay.map(|(a, b)| {
             let base = a.min(b).saturating_add(nanos);
             (base, base)

@@ -5,6 +5,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 use super::loss_trial::Conclusion;
+use super::rivals::{EQUAL_SHARE, Finding, Round};
 use super::*;
 
 /// What an acknowledgement says of congestion.
@@ -35,7 +36,10 @@ impl Bbr {
         let overflows =
             excess > STARTUP_LOSS && self.path.excess_loss(self.rate_span()) > STARTUP_LOSS;
         if is_full {
-            self.full_since.get_or_insert(now);
+            if self.full_since.is_none() {
+                self.full_since = Some(now);
+                self.bandwidth_at_full = self.bandwidth;
+            }
         } else if standing <= self.queue_threshold() {
             self.full_since = None;
         }
@@ -124,6 +128,11 @@ impl Bbr {
             {
                 self.enter(now, State::Drain);
             }
+            State::Cruise | State::Down
+                if now < self.certain_until && signs.full_for > self.round_time() * 2 =>
+            {
+                self.meet_rivals(now);
+            }
             State::Drain | State::Down => self.end_low_phase(sample, signs),
             State::Cruise
                 if signs.is_full
@@ -164,6 +173,9 @@ impl Bbr {
         if drained && (waited || self.state == State::Drain) && self.stood_at.is_none() {
             self.enter(now, State::Cruise);
             self.blind_until = now + self.round_time();
+        } else if too_long && signs.is_full && !self.path.is_suspicious() {
+            // Whoever is alone sees a queue become shorter.
+            self.meet_rivals(now);
         } else if (empty && waited) || too_long {
             self.enter(now, State::Cruise);
         }
@@ -176,5 +188,84 @@ impl Bbr {
         self.bandwidth = (self.bandwidth as f64 * (1.0 - share / 2.0).max(CE_CUT)) as u64;
         self.next_trial = sample.now + self.round_time();
         self.enter(sample.now, State::Down);
+    }
+
+    /// A queue stands that does not become shorter, or hardly, when we send less.
+    pub(super) fn meet_rivals(&mut self, now: Timestamp) {
+        let before = if now < self.certain_until { self.rate_with_rivals } else { 0 };
+        let rate = self.bandwidth.max(if before > 0 { before } else { self.bandwidth_at_full / 2 });
+        self.rivals = Some(Rivals::new(
+            now,
+            rate,
+            self.min_rtt,
+            now < self.certain_until,
+            self.share_with_rivals,
+        ));
+        self.stood_at = None;
+        self.enter(now, State::Rivals);
+    }
+
+    pub(super) fn on_ack_with_rivals(&mut self, sample: &AckSample) {
+        let now = sample.now;
+        let Some(mut rivals) = self.rivals.take() else { return self.enter(now, State::Cruise) };
+        // What arrives, not what passes: where the queue overflows, more sent would prove more.
+        let own = (1.0 - self.path.own_loss()).max(0.1);
+        let arrived = self.path.arrivals(self.round_time()).map_or(0, |(rate, _)| rate);
+        let passed = self.path.rate(self.round_time()).map_or(0, |rate| rate.proven);
+        let rate = passed.min((arrived as f64 / own) as u64);
+        rivals.on_ack(now, self.min_rtt, rate);
+        let mut finding = None;
+        if sample.cumulative_sent >= self.round_end && now - self.round_since >= MIN_ROUND {
+            let span = now - self.round_since;
+            self.round_end = self.sent;
+            self.round_since = now;
+            finding = rivals.on_round(&Round {
+                now,
+                queue: self.path.standing_queue(span),
+                empty: self.empty_threshold(),
+                min_rtt: self.min_rtt,
+                in_flight: sample.in_flight,
+                excess: self.path.excess_loss(span),
+            });
+            self.bandwidth = rivals.rate().max(1);
+            if rivals.is_certain() {
+                self.certain_until = now + CERTAINTY;
+            }
+        }
+        match finding {
+            None => self.rivals = Some(rivals),
+            Some(Finding::Alone) => {
+                if rivals.is_certain() {
+                    // Who had the most of a queue that is gone makes room: the others answer to
+                    // loss and need time. If there are none, the next probe brings it back.
+                    let left = (EQUAL_SHARE / rivals.share().max(0.1)).min(1.0);
+                    self.bandwidth = (self.bandwidth as f64 * left) as u64;
+                }
+                self.share_with_rivals = rivals.share().min(EQUAL_SHARE + 0.2);
+                // Whoever comes back soon finds us at the same rate.
+                self.rate_with_rivals = self.bandwidth;
+                self.full_since = None;
+                self.is_doubtful = true;
+                self.enter(now, State::Down);
+            }
+            // A path does not become longer every few seconds.
+            Some(Finding::Longer)
+                if self.rebased.is_some_and(|(at, _)| now - at < REBASE_DOUBT) =>
+            {
+                self.certain_until = now + CERTAINTY;
+                self.meet_rivals(now);
+            }
+            Some(Finding::Longer) => {
+                self.is_doubtful = true;
+                // What stands may be seen on a clock that lies or drifts: the round trip knows.
+                let seen = sample.smoothed_rtt.saturating_sub(self.min_rtt);
+                let stands = self.path.standing_queue(self.standing_span());
+                self.path.rebase(stands.min(seen));
+                self.rebased = Some((now, self.bandwidth));
+                self.min_rtt = self.path.min_rtt().unwrap_or(self.min_rtt);
+                self.full_since = None;
+                self.enter(now, State::Cruise);
+            }
+        }
     }
 }

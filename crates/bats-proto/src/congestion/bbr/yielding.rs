@@ -44,8 +44,6 @@ pub(super) struct View {
 /// The queue turned out to be none of ours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Longer {
-    /// By how much the path is longer than believed.
-    pub(super) by: Duration,
     /// The rate that was believed before the mistaken queue was worked off.
     pub(super) bandwidth: u64,
 }
@@ -91,8 +89,7 @@ impl Yielding {
         let expected = ended.expected.min(ended.from.as_secs_f64());
         let seen = ended.from.saturating_sub(view.standing).as_secs_f64();
         self.trial = None;
-        (seen < expected * OWN_SHARE)
-            .then_some(Longer { by: view.standing, bandwidth: ended.bandwidth })
+        (seen < expected * OWN_SHARE).then_some(Longer { bandwidth: ended.bandwidth })
     }
 }
 
@@ -130,7 +127,7 @@ mod tests {
     #[test]
     fn a_delay_that_stays_is_the_paths() {
         let (ms, longer) = watch(|_| 80 * MS).expect("a conclusion");
-        assert_eq!((longer.by, longer.bandwidth), (80 * MS, 1_000));
+        assert_eq!(longer.bandwidth, 1_000);
         assert!(ms < 250, "{ms} ms");
     }
 

@@ -1,0 +1,240 @@
+//! Beside flows that keep a queue standing, whoever yields to a queue starves. Here is how we hold
+//! our own, and how we find out whether anybody is there.
+//!
+//! *Is anybody there?* In a first-in-first-out queue the round trip is the sum of everybody's octets
+//! in flight over the rate. Taking a part of ours away shortens it by our share of that: all of it
+//! if we are alone, nothing if there is no queue but a longer path. Such a trial is made when a queue
+//! does not yield, and again every few seconds.
+//!
+//! *How much?* As the first BBR has it: two products of the best rate of ten round trips and the
+//! least delay, with a cycle that asks for more in one round and gives it back in the next. That
+//! alone holds no balance: two such flows may share in any proportion, and one that answers to loss
+//! starves. So the two products become more where the trials show that we have less than half of the
+//! queue, and fewer where we have more; and a queue that overflows takes some of the rate.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bats_types::Timestamp;
+
+/// Pace in the phases of the cycle, a round trip each.
+const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// Round trips that the best rate is remembered for.
+const RATE_ROUNDS: usize = 10;
+/// Products in flight at an equal share, how many more or fewer for a share of the queue that is off
+/// by one, and the least and the most.
+const PRODUCTS: f64 = 2.0;
+const PRODUCTS_PER_SHARE: f64 = 3.0;
+pub(super) const EQUAL_SHARE: f64 = 0.5;
+const LEAST_PRODUCTS: f64 = 0.7;
+const MOST_PRODUCTS: f64 = 2.8;
+/// What a trial leaves in flight, and how many round trips it lasts.
+const TRIAL_SHARE: f64 = 0.75;
+const TRIAL_ROUNDS: u32 = 3;
+/// Time between trials.
+const TRIAL_INTERVAL: Duration = Duration::from_millis(1_500);
+/// Part of the newest share in the mean.
+const SHARE_PART: f64 = 0.4;
+/// Share of the queue from which we are alone, and change of the round trip below which nothing
+/// changed: there is no queue.
+const ALONE: f64 = 0.85;
+const NO_CHANGE: f64 = 0.02;
+/// Trials in a row that must agree, and that must if there were others not long ago.
+const AGREEING: u32 = 2;
+const AGREEING_WHEN_CERTAIN: u32 = 4;
+/// Loss beyond the path's own in a round from which the queue overflows, and what that leaves of
+/// the rate.
+const OVERFLOW: f64 = 0.005;
+const OVERFLOW_SHARE: f64 = 0.95;
+/// Rounds and time without a queue after which nobody is there: a BBR that looks for the least round
+/// trip is back sooner.
+const EMPTY_ROUNDS: u32 = 6;
+const EMPTY_TIME: Duration = Duration::from_millis(500);
+
+/// What a round trip with rivals looked like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    pub(super) now: Timestamp,
+    /// The least queue in it.
+    pub(super) queue: Duration,
+    /// A queue below this is none.
+    pub(super) empty: Duration,
+    pub(super) min_rtt: Duration,
+    /// Octets in flight.
+    pub(super) in_flight: u64,
+    /// Share of the packets lost beyond the path's own loss.
+    pub(super) excess: f64,
+}
+
+/// What was found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// The queue is our own, or gone.
+    Alone,
+    /// There is no queue: the path is longer than it was.
+    Longer,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    rounds: u32,
+    /// Octets in flight before.
+    in_flight: f64,
+    /// Round trip before, and the least one since, in seconds.
+    before: f64,
+    least: f64,
+}
+
+/// Holding our own.
+#[derive(Debug)]
+pub(super) struct Rivals {
+    rates: VecDeque<u64>,
+    /// The best rate of this round.
+    best: u64,
+    phase: usize,
+    phase_since: Timestamp,
+    min_rtt: Duration,
+    /// Our share of the queue, a mean.
+    share: f64,
+    trial: Option<Trial>,
+    next_trial: Timestamp,
+    /// It is known that there are others.
+    is_certain: bool,
+    /// Trials in a row that found others.
+    shared: u32,
+    /// What the last trials found, and how often in a row.
+    found: Option<(Finding, u32)>,
+    empty_rounds: u32,
+    /// When the queue was seen last.
+    seen: Timestamp,
+}
+
+impl Rivals {
+    /// Begins with this rate in octets a second, and a trial soon.
+    /// `share` is that of the last time.
+    pub(super) fn new(
+        now: Timestamp,
+        rate: u64,
+        min_rtt: Duration,
+        is_certain: bool,
+        share: f64,
+    ) -> Self {
+        Self {
+            rates: VecDeque::from([rate]),
+            best: 0,
+            phase: 2,
+            phase_since: now,
+            min_rtt,
+            share,
+            trial: None,
+            next_trial: now + min_rtt * 4,
+            is_certain,
+            shared: 0,
+            found: None,
+            empty_rounds: 0,
+            seen: now,
+        }
+    }
+
+    /// The best rate of late, octets a second.
+    pub(super) fn rate(&self) -> u64 {
+        self.rates.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Our share of the queue of late.
+    pub(super) fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// Others were seen, beyond doubt.
+    pub(super) fn is_certain(&self) -> bool {
+        self.is_certain
+    }
+
+    /// Pace, as a share of the rate.
+    pub(super) fn gain(&self) -> f64 {
+        if self.trial.is_some() { 1.0 } else { CYCLE[self.phase] }
+    }
+
+    /// Octets that may be in flight.
+    pub(super) fn window(&self) -> u64 {
+        let products = PRODUCTS + PRODUCTS_PER_SHARE * (EQUAL_SHARE - self.share);
+        let products = products.clamp(LEAST_PRODUCTS, MOST_PRODUCTS);
+        let usual = self.rate() as f64 * self.min_rtt.as_secs_f64() * products;
+        let trial = self.trial.map_or(f64::INFINITY, |trial| trial.in_flight * TRIAL_SHARE);
+        usual.min(trial) as u64
+    }
+
+    /// Every acknowledgement, with the rate in octets a second that packets passed at.
+    pub(super) fn on_ack(&mut self, now: Timestamp, min_rtt: Duration, rate: u64) {
+        self.min_rtt = min_rtt;
+        self.best = self.best.max(rate);
+        if now - self.phase_since >= min_rtt {
+            self.phase = (self.phase + 1) % CYCLE.len();
+            self.phase_since = now;
+        }
+    }
+
+    /// Every round trip.
+    pub(super) fn on_round(&mut self, round: &Round) -> Option<Finding> {
+        if self.rates.len() == RATE_ROUNDS {
+            self.rates.pop_front();
+        }
+        self.rates.push_back(core::mem::take(&mut self.best));
+        if round.excess > OVERFLOW {
+            let left = |rate: &mut u64| *rate = (*rate as f64 * OVERFLOW_SHARE) as u64;
+            self.rates.iter_mut().for_each(left);
+        }
+        self.empty_rounds = if round.queue <= round.empty { self.empty_rounds + 1 } else { 0 };
+        if self.empty_rounds == 0 {
+            self.seen = round.now;
+        } else if self.empty_rounds >= EMPTY_ROUNDS && round.now - self.seen >= EMPTY_TIME {
+            return Some(Finding::Alone);
+        }
+        let rtt = (round.min_rtt + round.queue).as_secs_f64();
+        if let Some(trial) = &mut self.trial {
+            trial.rounds += 1;
+            trial.least = trial.least.min(rtt);
+            if trial.rounds < TRIAL_ROUNDS {
+                return None;
+            }
+            let left = trial.least / trial.before;
+            self.trial = None;
+            return self.conclude(round, left);
+        }
+        if round.now >= self.next_trial && round.in_flight > 0 {
+            let in_flight = (round.in_flight as f64).min(self.window() as f64);
+            self.trial = Some(Trial { rounds: 0, in_flight, before: rtt, least: rtt });
+        }
+        None
+    }
+
+    /// What a trial left of the round trip.
+    fn conclude(&mut self, round: &Round, left: f64) -> Option<Finding> {
+        let share = ((1.0 - left) / (1.0 - TRIAL_SHARE)).clamp(0.0, 1.0);
+        self.share += (share - self.share) * SHARE_PART;
+        let finding = if share >= ALONE || round.queue <= round.empty {
+            Some(Finding::Alone)
+        } else if 1.0 - left <= NO_CHANGE && !self.is_certain {
+            Some(Finding::Longer)
+        } else {
+            None
+        };
+        let Some(finding) = finding else {
+            self.found = None;
+            self.shared += 1;
+            self.is_certain |= self.shared >= AGREEING;
+            self.next_trial = round.now + TRIAL_INTERVAL;
+            return None;
+        };
+        let last = self.found.filter(|&(last, _)| last == finding);
+        let count = last.map_or(1, |(_, count)| count + 1);
+        self.found = Some((finding, count));
+        let enough = if self.is_certain { AGREEING_WHEN_CERTAIN } else { AGREEING };
+        if count >= enough {
+            return Some(finding);
+        }
+        self.next_trial = round.now + round.min_rtt * TRIAL_ROUNDS;
+        None
+    }
+}

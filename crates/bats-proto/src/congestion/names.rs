@@ -1,0 +1,98 @@
+//! Controllers by name, as users choose them at run time.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::config::CongestionAlgorithm;
+
+/// A text that names no controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownCongestion(String);
+
+impl fmt::Display for UnknownCongestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' is none of bbr, cubic, gcc, none and fixed:RATE such as fixed:100M", self.0)
+    }
+}
+
+impl core::error::Error for UnknownCongestion {}
+
+/// Bits a second: digits, then nothing, or `k`, `M` or `G` for powers of a thousand.
+fn parse_rate(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 1_000),
+        b'm' | b'M' => (&text[..text.len() - 1], 1_000_000),
+        b'g' | b'G' => (&text[..text.len() - 1], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let is_number = digits.bytes().all(|octet| octet.is_ascii_digit());
+    let number = digits.parse::<u64>().ok().filter(|&number| is_number && number > 0)?;
+    number.checked_mul(unit)
+}
+
+impl FromStr for CongestionAlgorithm {
+    type Err = UnknownCongestion;
+
+    /// `bbr`, `cubic`, `gcc`, `none`, or `fixed:RATE` with a rate in bits a second, at least 1,
+    /// which may end in `k`, `M` or `G`. Upper and lower case are the same.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let unknown = || UnknownCongestion(text.to_owned());
+        match text.to_ascii_lowercase().as_str() {
+            "bbr" => Ok(Self::Bbr),
+            "cubic" => Ok(Self::Cubic),
+            "gcc" => Ok(Self::Gcc),
+            "none" => Ok(Self::None),
+            other => {
+                let rate = other.strip_prefix("fixed:").and_then(parse_rate);
+                let rate = rate.ok_or_else(unknown)?;
+                Ok(Self::FixedRate { bits_per_second: rate })
+            }
+        }
+    }
+}
+
+impl fmt::Display for CongestionAlgorithm {
+    /// What [`FromStr`] reads back.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bbr => f.write_str("bbr"),
+            Self::Cubic => f.write_str("cubic"),
+            Self::Gcc => f.write_str("gcc"),
+            Self::None => f.write_str("none"),
+            Self::FixedRate { bits_per_second } => write!(f, "fixed:{bits_per_second}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        let fixed = CongestionAlgorithm::FixedRate { bits_per_second: 25_000_000 };
+        for (text, algorithm) in [
+            ("bbr", CongestionAlgorithm::Bbr),
+            ("cubic", CongestionAlgorithm::Cubic),
+            ("gcc", CongestionAlgorithm::Gcc),
+            ("none", CongestionAlgorithm::None),
+            ("fixed:25000000", fixed),
+        ] {
+            assert_eq!(text.parse(), Ok(algorithm));
+            assert_eq!(algorithm.to_string(), text);
+            assert_eq!(text.to_ascii_uppercase().parse(), Ok(algorithm));
+        }
+        assert_eq!("fixed:25M".parse(), Ok(fixed));
+        assert_eq!("fixed:25000k".parse(), Ok(fixed));
+    }
+
+    #[test]
+    fn everything_else_is_refused_with_what_there_is() {
+        for text in
+            ["", "reno", "fixed", "fixed:", "fixed:0", "fixed:M", "fixed:+5", "fixed:99999999999G"]
+        {
+            let error = text.parse::<CongestionAlgorithm>().unwrap_err().to_string();
+            assert!(error.contains(text) && error.contains("cubic"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! One link shared by bulk transfers of several kinds: the protocol's and TCP's.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput, Payload};
+use bats_proto::{
+    ClientConfig, CongestionAlgorithm, ConnectionHandle, ConnectionStats, Endpoint, Event, Input,
+    Output, PeerTrust, Received, Timestamp, TransportConfig,
+};
+use bytes::Bytes;
+
+use crate::network::Host;
+use crate::tcp::{self, Ack};
+use crate::transfer;
+
+/// What a flow speaks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// The protocol, reliable, under this controller.
+    Brtp(CongestionAlgorithm),
+    /// TCP with CUBIC.
+    TcpCubic,
+    /// TCP with BBR v1.
+    TcpBbr,
+}
+
+/// A bulk transfer and when it begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flow {
+    /// What it speaks.
+    pub kind: Kind,
+    /// When it begins, from the start of the run.
+    pub start: Duration,
+}
+
+/// Flows over one link, all from the same side.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The data's direction.
+    pub up: LinkConfig,
+    /// The other one.
+    pub down: LinkConfig,
+    /// Who shares it.
+    pub flows: Vec<Flow>,
+    /// Length of the run.
+    pub duration: Duration,
+    /// Decides every random choice.
+    pub seed: u64,
+}
+
+/// State of all, sampled every [`Shared::SAMPLE`].
+#[derive(Clone, Debug)]
+pub struct SharedSample {
+    /// Time from the start of the run.
+    pub time: Duration,
+    /// Octets of each flow that came through the link, headers and redundancy counted.
+    pub carried: Vec<u64>,
+    /// Octets of each flow that its receiver has in order.
+    pub received: Vec<u64>,
+    /// State of the senders that are the protocol's.
+    pub senders: Vec<Option<ConnectionStats>>,
+    /// Counters of the data's direction.
+    pub link: LinkStats,
+}
+
+impl Shared {
+    /// Interval of the samples.
+    pub const SAMPLE: Duration = Duration::from_millis(100);
+
+    /// Runs all in virtual time.
+    ///
+    /// # Panics
+    ///
+    /// If the default configuration of a connection is refused.
+    pub fn run(&self) -> Vec<SharedSample> {
+        Run::new(self).go()
+    }
+}
+
+/// What crosses the link.
+#[derive(Clone, Debug)]
+enum Body {
+    Datagram { octets: Vec<u8>, ecn: u8 },
+    Segment(u64),
+    Ack(Ack),
+}
+
+#[derive(Clone, Debug)]
+struct Packet {
+    flow: usize,
+    body: Body,
+}
+
+impl Payload for Packet {
+    fn len(&self) -> usize {
+        match &self.body {
+            Body::Datagram { octets, .. } => octets.len(),
+            Body::Segment(_) => tcp::SEGMENT_PAYLOAD,
+            Body::Ack(_) => tcp::ACK_PAYLOAD,
+        }
+    }
+
+    fn corrupt(&mut self, at: usize, flip: u8) {
+        if let Body::Datagram { octets, .. } = &mut self.body
+            && let Some(octet) = octets.get_mut(at)
+        {
+            *octet ^= flip;
+        }
+    }
+
+    fn mark(&mut self) {
+        if let Body::Datagram { ecn, .. } = &mut self.body
+            && *ecn != 0
+        {
+            *ecn = 3;
+        }
+    }
+}
+
+/// A transfer of the protocol: two endpoints of its own, so that what it sends can be told apart.
+struct Brtp {
+    endpoints: [Endpoint; 2],
+    wake: [Option<Timestamp>; 2],
+    client: ConnectionHandle,
+    received: u64,
+}
+
+struct Tcp {
+    sender: tcp::Sender,
+    receiver: tcp::Receiver,
+}
+
+enum Active {
+    Brtp(Box<Brtp>),
+    Tcp(Box<Tcp>),
+}
+
+/// Octets of a message.
+const MESSAGE: usize = 16 << 10;
+
+struct Run<'a> {
+    shared: &'a Shared,
+    now: Timestamp,
+    links: [Link<Packet>; 2],
+    flows: Vec<Option<Active>>,
+    carried: Vec<u64>,
+    message: Bytes,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Run<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        let count = shared.flows.len();
+        let links = [(&shared.up, 0x51), (&shared.down, 0xd0)];
+        Self {
+            shared,
+            now: Timestamp::from_millis(1),
+            links: links.map(|(link, salt)| Link::new(link.clone(), shared.seed ^ salt)),
+            flows: (0..count).map(|_| None).collect(),
+            carried: vec![0; count],
+            message: vec![0; MESSAGE].into(),
+            buffer: Vec::with_capacity(65_536),
+        }
+    }
+
+    fn go(&mut self) -> Vec<SharedSample> {
+        let start = self.now;
+        let end = start + self.shared.duration;
+        let (mut samples, mut due) = (Vec::new(), start);
+        while self.now < end {
+            for index in 0..self.flows.len() {
+                if self.flows[index].is_none() && start + self.shared.flows[index].start <= self.now
+                {
+                    self.begin(index);
+                }
+            }
+            self.settle();
+            if due <= self.now {
+                samples.push(self.sample(start));
+                due += Shared::SAMPLE;
+            }
+            let event = self.next_event();
+            let waiting = self.shared.flows.iter().zip(&self.flows);
+            let starts =
+                waiting.filter(|(_, active)| active.is_none()).map(|(f, _)| start + f.start);
+            let next = starts.chain(event).chain([due, end]).min().unwrap_or(end);
+            // Nothing is due twice at one time without progress: what is due now is settled.
+            self.now = next.max(self.now + Duration::from_nanos(1)).min(end);
+        }
+        samples
+    }
+
+    fn begin(&mut self, index: usize) {
+        let seed = self.shared.seed.wrapping_add(1_000 * index as u64);
+        let active = match self.shared.flows[index].kind {
+            Kind::Brtp(congestion) => {
+                let transport = TransportConfig { congestion, ..TransportConfig::default() };
+                let mut endpoints = transfer::endpoints(&transport, seed);
+                let config = ClientConfig {
+                    trust: PeerTrust::DangerousAcceptAny,
+                    identity: None,
+                    transport: Arc::new(transport),
+                };
+                let client = endpoints[0]
+                    .connect(self.now, Host::Server.address(), "server", config)
+                    .expect("a valid configuration");
+                let wake = [Some(self.now); 2];
+                Active::Brtp(Box::new(Brtp { endpoints, wake, client, received: 0 }))
+            }
+            Kind::TcpCubic => Self::tcp(Box::new(tcp::cubic::Cubic::default())),
+            Kind::TcpBbr => Self::tcp(Box::new(tcp::bbr::Bbr::new(seed as usize % 7))),
+        };
+        self.flows[index] = Some(active);
+    }
+
+    fn tcp(control: Box<dyn tcp::Control>) -> Active {
+        let receiver = tcp::Receiver::default();
+        Active::Tcp(Box::new(Tcp { sender: tcp::Sender::new(control), receiver }))
+    }
+
+    /// Does what is to be done now.
+    fn settle(&mut self) {
+        for index in 0..self.flows.len() {
+            match &mut self.flows[index] {
+                Some(Active::Brtp(brtp)) => {
+                    for host in 0..2 {
+                        if brtp.wake[host].is_some_and(|at| at <= self.now) {
+                            brtp.endpoints[host].handle(self.now, Input::Timeout);
+                            let work = (&mut self.links, &mut self.buffer, &self.message);
+                            brtp.drive(self.now, index, host, work);
+                        }
+                    }
+                }
+                Some(Active::Tcp(tcp)) => tcp.send(self.now, index, &mut self.links[0]),
+                None => {}
+            }
+        }
+        for direction in 0..2 {
+            while let LinkOutput::Deliver(packet) = self.links[direction].poll(self.now) {
+                self.deliver(direction, packet);
+            }
+        }
+    }
+
+    fn deliver(&mut self, direction: usize, packet: Packet) {
+        let Packet { flow, body } = packet;
+        let octets = match &body {
+            Body::Datagram { octets, .. } => octets.len(),
+            Body::Segment(_) => tcp::SEGMENT_PAYLOAD,
+            Body::Ack(_) => 0,
+        };
+        if direction == 0 {
+            self.carried[flow] += octets as u64;
+        }
+        match (&mut self.flows[flow], body) {
+            (Some(Active::Brtp(brtp)), Body::Datagram { mut octets, ecn }) => {
+                let remote = if direction == 0 { Host::Client } else { Host::Server };
+                let received = Received {
+                    remote: remote.address(),
+                    local_ip: None,
+                    ecn,
+                    payload: &mut octets,
+                };
+                // What the client sends comes to the server.
+                let host = 1 - direction;
+                brtp.endpoints[host].handle(self.now, Input::Datagram(received));
+                let work = (&mut self.links, &mut self.buffer, &self.message);
+                brtp.drive(self.now, flow, host, work);
+            }
+            (Some(Active::Tcp(tcp)), Body::Segment(number)) => {
+                let ack = tcp.receiver.on_segment(number);
+                self.links[1].handle(self.now, Packet { flow, body: Body::Ack(ack) });
+            }
+            (Some(Active::Tcp(tcp)), Body::Ack(ack)) => {
+                tcp.sender.on_ack(self.now, &ack);
+                tcp.send(self.now, flow, &mut self.links[0]);
+            }
+            _ => {}
+        }
+    }
+
+    fn next_event(&mut self) -> Option<Timestamp> {
+        let now = self.now;
+        let links = self.links.iter_mut().filter_map(|link| match link.poll(now) {
+            LinkOutput::Timeout(at) => at,
+            LinkOutput::Deliver(_) => None,
+        });
+        let timers = self.flows.iter().flatten().flat_map(|active| match active {
+            Active::Brtp(brtp) => brtp.wake,
+            Active::Tcp(tcp) => [tcp.sender.next_timer(), None],
+        });
+        links.chain(timers.flatten()).min()
+    }
+
+    fn sample(&mut self, start: Timestamp) -> SharedSample {
+        let now = self.now;
+        // The queue's integral is up to date once it is asked.
+        self.links[0].queue_bytes(now);
+        let received = self.flows.iter().map(|active| match active {
+            Some(Active::Brtp(brtp)) => brtp.received,
+            Some(Active::Tcp(tcp)) => tcp.receiver.in_order() * tcp::SEGMENT,
+            None => 0,
+        });
+        let received = received.collect();
+        let senders = self.flows.iter_mut().map(|active| match active {
+            Some(Active::Brtp(brtp)) => brtp.endpoints[0].stats(now, brtp.client),
+            _ => None,
+        });
+        SharedSample {
+            time: now - start,
+            carried: self.carried.clone(),
+            received,
+            senders: senders.collect(),
+            link: self.links[0].stats(),
+        }
+    }
+}
+
+type Work<'a> = (&'a mut [Link<Packet>; 2], &'a mut Vec<u8>, &'a Bytes);
+
+impl Brtp {
+    /// Lets endpoint `host` (0 sends, 1 receives) do all that it has to.
+    fn drive(&mut self, now: Timestamp, flow: usize, host: usize, work: Work<'_>) {
+        let (links, buffer, message) = work;
+        loop {
+            match self.endpoints[host].poll(now, buffer) {
+                Output::Transmit(transmit) => {
+                    for segment in buffer[..transmit.len].chunks(transmit.segment_size) {
+                        let body = Body::Datagram { octets: segment.to_vec(), ecn: transmit.ecn };
+                        links[host].handle(now, Packet { flow, body });
+                    }
+                }
+                Output::Event(handle, event) => match (host, event) {
+                    (0, Event::Connected | Event::Writable) => {
+                        while self.endpoints[0].send(now, handle, message.clone()).is_ok() {}
+                    }
+                    (1, Event::Readable) => {
+                        while let Some(got) = self.endpoints[1].recv(now, handle) {
+                            self.received += got.len() as u64;
+                        }
+                    }
+                    _ => {}
+                },
+                Output::Timeout(at) => {
+                    self.wake[host] = at;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Tcp {
+    fn send(&mut self, now: Timestamp, flow: usize, link: &mut Link<Packet>) {
+        while let Some(number) = self.sender.poll(now) {
+            link.handle(now, Packet { flow, body: Body::Segment(number) });
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! CUBIC in a whole connection: after an overflow of the queue the window is back where it was
+//! when RFC 9438 says, and random loss costs what its formula says.
+
+mod common;
+
+use bats_netem::{LinkConfig, Loss};
+use bats_proto::{CongestionAlgorithm, TransportConfig};
+use bats_sim::transfer::Outcome;
+use common::{capacity, goodput, link, transfer};
+
+fn run(link: &LinkConfig, seconds: u64) -> Outcome {
+    let mut run = transfer(link, seconds);
+    run.transport =
+        TransportConfig { congestion: CongestionAlgorithm::Cubic, ..TransportConfig::default() };
+    run.run()
+}
+
+#[test]
+fn the_window_of_a_loss_is_reached_again_after_k() {
+    let link = link(50, 25);
+    let outcome = run(&link, 40);
+    let efficiency = goodput(&outcome, 5.0, 40.0) / capacity(&link);
+    assert!(efficiency >= 0.9, "{efficiency}");
+    // Falls of the window by three tenths.
+    let samples: Vec<(f64, f64)> = outcome
+        .samples
+        .iter()
+        .map(|sample| (sample.time.as_secs_f64(), sample.sender.cwnd_bytes as f64 / 1_437.0))
+        .collect();
+    let falls: Vec<usize> =
+        (1..samples.len()).filter(|&index| samples[index].1 < samples[index - 1].1 * 0.8).collect();
+    let (mut seen, mut last_max) = (0, 0.0);
+    for &fall in &falls {
+        let (began, window) = samples[fall - 1];
+        // W_max, with fast convergence.
+        let w_max = if window < last_max { window * 0.85 } else { window };
+        last_max = w_max;
+        let k = ((w_max - window * 0.7) / 0.4).cbrt();
+        let next = falls.iter().find(|&&later| later > fall).map_or(f64::MAX, |&i| samples[i].0);
+        let Some(&(_, back)) = samples.iter().find(|&&(time, _)| time >= began + k) else {
+            continue;
+        };
+        if next > began + k {
+            assert!((0.95..=1.05).contains(&(back / w_max)), "{began} s: {w_max} to {back}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 1, "the queue overflowed {} times", falls.len());
+}
+
+#[test]
+fn random_loss_costs_what_the_formula_says() {
+    let link = LinkConfig { loss: Loss::Iid(0.01), ..link(100, 25) };
+    let outcome = run(&link, 40);
+    let mbps = goodput(&outcome, 5.0, 40.0);
+    // RFC 9438, 5.1 and 5.2: packets of 1,437 octets in 50 ms.
+    let packets = (1.054 * (0.05_f64 / 0.01).powf(0.75)).max(1.2 / 0.01_f64.sqrt());
+    let formula = packets * 1_437.0 * 8e-6 / 0.05;
+    assert!((0.5..=2.0).contains(&(mbps / formula)), "{mbps} Mbit/s, formula {formula}");
+}

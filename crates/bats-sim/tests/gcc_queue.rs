@@ -1,0 +1,71 @@
+//! The delay-based controller in a whole connection: the queue stays short, losses that coding
+//! repairs do not matter, and a link that becomes slower is followed at once.
+
+mod common;
+
+use std::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use bats_proto::{CongestionAlgorithm, TransportConfig};
+use bats_sim::fairness::flows;
+use bats_sim::flows::jain_index;
+use bats_sim::shared::{Kind, Shared};
+use bats_sim::transfer::{Outcome, Transfer};
+use common::{capacity, goodput, link, mean_queue, since_connected, transfer};
+
+fn gcc(link: &LinkConfig, seconds: u64) -> Transfer {
+    let mut run = transfer(link, seconds);
+    run.transport =
+        TransportConfig { congestion: CongestionAlgorithm::Gcc, ..TransportConfig::default() };
+    run
+}
+
+/// Mean time in the queue between two seconds, in milliseconds.
+fn queue_ms(outcome: &Outcome, rate_mbps: f64, from: f64, to: f64) -> f64 {
+    mean_queue(outcome, from, to) * 8e-3 / rate_mbps
+}
+
+#[test]
+fn the_queue_is_short_and_the_link_in_use() {
+    for (loss, delay, queue) in [(0.0, 20, 1.0), (0.1, 20, 1.0), (0.0, 50, 4.0)] {
+        let base = link(20, delay);
+        let octets = (base.queue_bytes.expect("a limit") as f64 * queue) as usize;
+        let link = LinkConfig { queue_bytes: Some(octets), loss: Loss::Iid(loss), ..base };
+        let outcome = gcc(&link, 20).run();
+        let efficiency = goodput(&outcome, 5.0, 20.0) / capacity(&link);
+        let wait = queue_ms(&outcome, 20.0, 3.0, 20.0);
+        assert!(efficiency >= 0.75, "loss {loss}, {delay} ms: {efficiency}");
+        assert!(wait < 25.0, "loss {loss}, {delay} ms: {wait} ms of queue");
+    }
+}
+
+#[test]
+fn a_slower_link_is_followed_within_a_second() {
+    let (before, after) = (link(20, 20), link(8, 20));
+    // The queue that the fast link had.
+    let after = LinkConfig { queue_bytes: before.queue_bytes, ..after };
+    let mut run = gcc(&before, 16);
+    run.changes = vec![(Duration::from_secs(8), after.clone(), after.clone())];
+    let outcome = run.run();
+    let change = since_connected(&outcome, 8.0);
+    let wait = queue_ms(&outcome, 8.0, change + 1.0, change + 7.0);
+    let efficiency = goodput(&outcome, change + 1.0, change + 7.0) / capacity(&after);
+    assert!(wait < 25.0, "{wait} ms of queue from a second after the change");
+    assert!(efficiency >= 0.7, "{efficiency}");
+}
+
+#[test]
+fn two_coexist() {
+    let link = link(20, 20);
+    let samples = Shared {
+        up: link.clone(),
+        down: link,
+        flows: flows(Kind::Brtp(CongestionAlgorithm::Gcc), 2, Duration::from_secs(2)),
+        duration: Duration::from_secs(40),
+        seed: 1,
+    }
+    .run();
+    let (a, b) = (&samples[120], samples.last().expect("samples"));
+    let rates: Vec<f64> = b.carried.iter().zip(&a.carried).map(|(b, a)| (b - a) as f64).collect();
+    assert!(jain_index(&rates) >= 0.8, "{rates:?}");
+}
