@@ -132,6 +132,9 @@ impl Connection {
             let algorithm = self.algorithm();
             self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);
         }
+        // What went to the old address says nothing about the path.
+        let lost = self.sent.abandon_in_flight();
+        self.say_again(lost);
         self.probe_count = 0;
         self.arm_probe(now);
     }
