@@ -206,12 +206,13 @@ impl StreamDecoder {
         Receipt { outcome: Outcome::Innovative, decoded }
     }
 
-    /// Takes a repair: a combination of the symbols of `window`.
+    /// Takes a repair: a combination of the symbols of `window`. Explicit coefficients that are not
+    /// one for each symbol, or all zero, are refused as out of range.
     pub fn push_repair(&mut self, window: Window, columns: Columns<'_>, payload: &[u8]) -> Receipt {
         let Some(end) = window.end().filter(|&end| end <= self.limit()) else {
             return self.refuse();
         };
-        if !self.is_payload(payload) {
+        if !self.is_payload(payload) || !is_of_window(columns, window) {
             return self.refuse();
         }
         let wanted = window.first.max(self.released);
@@ -476,6 +477,7 @@ impl StreamDecoder {
             Columns::Fresh { batch, column } => {
                 coefficients(seed, batch, column, row.as_mut_slice());
             }
+            Columns::Explicit { coefficients } => row.as_mut_slice().copy_from_slice(coefficients),
             Columns::Recoded { batch, vector } => {
                 let padded = padded_length(count);
                 let mut lines = [[0u8; MAX_WINDOW as usize]; BATCH_SIZE];
@@ -638,6 +640,15 @@ impl StreamDecoder {
         }
         self.known.release_below(self.base);
     }
+}
+
+/// Whether explicit coefficients are as many as the symbols and not all zero; all others are by
+/// construction.
+fn is_of_window(columns: Columns<'_>, window: Window) -> bool {
+    let Columns::Explicit { coefficients } = columns else { return true };
+    coefficients.len() == usize::from(window.count)
+        && coefficients.len() <= BATCH_SIZE
+        && coefficients.iter().any(|&x| x != 0)
 }
 
 fn cluster_of(first: u64, last: u64, rank_missing: usize) -> Cluster {
