@@ -75,7 +75,13 @@ fn line_of(window: Window, batch: u32, vector: &[(u8, u8)]) -> Vec<u8> {
 /// A coefficient, zero now and then, but never for the first symbol.
 fn mixed(b: u8, c: u8, i: u8) -> u8 {
     let x = b.rotate_left(u32::from(i)) ^ c.wrapping_mul(i | 1).wrapping_add(i);
-    if i == 0 { x | 1 } else if x & 7 == 7 { 0 } else { x }
+    if i == 0 {
+        x | 1
+    } else if x & 7 == 7 {
+        0
+    } else {
+        x
+    }
 }
 
 /// Adds up symbols; the length of the longest with a coefficient.

@@ -56,9 +56,48 @@ pub struct Recoder {
     max_payload: usize,
     vectors: Vec<PaddedVector>,
     payloads: Vec<AlignedRow>,
+    basis: Basis,
+    pool: RowPool,
+}
+
+/// Which combinations of a batch are there: vectors alone, without the packets.
+#[derive(Clone, Debug, Default)]
+pub struct Basis {
     /// For each pivot the vector of the echelon form that begins there with 1.
     echelon: [Option<CoefficientVector>; BATCH_SIZE],
-    pool: RowPool,
+    rank: u8,
+}
+
+impl Basis {
+    /// Takes a vector; tells whether it raised the rank.
+    pub fn insert(&mut self, mut vector: CoefficientVector) -> bool {
+        for pivot in 0..BATCH_SIZE {
+            let factor = vector[pivot];
+            if factor == 0 {
+                continue;
+            }
+            match &self.echelon[pivot] {
+                Some(row) => {
+                    for (x, &y) in vector.iter_mut().zip(row) {
+                        *x ^= gf256::mul(factor, y);
+                    }
+                }
+                None => {
+                    let inverse = gf256::inv(factor);
+                    self.echelon[pivot] = Some(vector.map(|x| gf256::mul(inverse, x)));
+                    self.rank += 1;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Independent vectors taken, 0 to M.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        usize::from(self.rank)
+    }
 }
 
 impl Recoder {
@@ -77,7 +116,7 @@ impl Recoder {
             max_payload,
             vectors: Vec::with_capacity(BATCH_SIZE),
             payloads: Vec::with_capacity(BATCH_SIZE),
-            echelon: [None; BATCH_SIZE],
+            basis: Basis::default(),
             pool: RowPool::new(max_payload, BATCH_SIZE * (max_payload + 128)),
         }
     }
@@ -85,7 +124,7 @@ impl Recoder {
     /// Takes a packet of the batch if it is innovative (raises the rank); tells whether it was. An
     /// empty or too long payload is none of the batch.
     pub fn push(&mut self, vector: &CoefficientVector, payload: &[u8]) -> bool {
-        if payload.is_empty() || payload.len() > self.max_payload || !self.raise_rank(*vector) {
+        if payload.is_empty() || payload.len() > self.max_payload || !self.basis.insert(*vector) {
             return false;
         }
         let mut padded = PaddedVector([0; ALIGNMENT]);
@@ -94,28 +133,6 @@ impl Recoder {
         let row = self.pool.copy_of(payload);
         self.payloads.push(row);
         true
-    }
-
-    fn raise_rank(&mut self, mut vector: CoefficientVector) -> bool {
-        for pivot in 0..BATCH_SIZE {
-            let factor = vector[pivot];
-            if factor == 0 {
-                continue;
-            }
-            match &self.echelon[pivot] {
-                Some(row) => {
-                    for (x, &y) in vector.iter_mut().zip(row) {
-                        *x ^= gf256::mul(factor, y);
-                    }
-                }
-                None => {
-                    let inverse = gf256::inv(factor);
-                    self.echelon[pivot] = Some(vector.map(|x| gf256::mul(inverse, x)));
-                    return true;
-                }
-            }
-        }
-        false
     }
 
     /// Independent packets held, 0 to M.
@@ -133,7 +150,7 @@ impl Recoder {
     /// Forgets all packets, for the next batch.
     pub fn clear(&mut self) {
         self.vectors.clear();
-        self.echelon = [None; BATCH_SIZE];
+        self.basis = Basis::default();
         for row in self.payloads.drain(..) {
             self.pool.give(row);
         }

@@ -211,7 +211,8 @@ impl Connection {
                 };
                 self.vanish(reason);
             }
-            Frame::Fragment { id, index, kind, last, data } => {
+            Frame::BatchRank(_) => {}
+            Frame::Fragment { id, index, kind, carried: _, last, data } => {
                 self.owe_ack(now);
                 let mut assembly = core::mem::take(&mut self.fragments);
                 let limit = self.streams.as_ref().map_or(0, |s| s.max_symbol_size + 64);

@@ -171,7 +171,7 @@ impl Connection {
         let random = self.rng.next_u64();
         let pn = self.sent.next_number(now, random);
         if let Some(protection) = &mut self.protection {
-            protection.seal(buffer, start, kind, self.remote_cid, pn, random as u8);
+            protection.seal(buffer, start, (kind, false), self.remote_cid, pn, random as u8);
         }
         let size = buffer.len() - start;
         self.sent.on_sent(now, size, ack_eliciting, self.app_limited, contents);
@@ -379,7 +379,8 @@ impl Connection {
         for (index, data) in payload.chunks(payload.len().div_ceil(parts).max(1)).enumerate() {
             self.begin_packet(buffer);
             let last = index + 1 == parts;
-            let frame = Frame::Fragment { id, index: index as u64, kind, last, data };
+            let frame =
+                Frame::Fragment { id, index: index as u64, kind, carried: false, last, data };
             let start = self.write_frames(buffer, |writer| frame::encode(writer, &frame));
             let contents = Contents { coded: true, ..Contents::default() };
             self.finish_packet(now, buffer, start, PacketKind::Control, true, contents);

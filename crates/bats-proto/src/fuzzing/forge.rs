@@ -30,7 +30,8 @@ pub fn seal_short(
     payload: &[u8],
 ) -> Vec<u8> {
     let key_phase = generation & 1 == 1;
-    let header = ShortHeader { kind, key_phase, destination, packet_number: pn as u32 };
+    let header =
+        ShortHeader { kind, carried: false, key_phase, destination, packet_number: pn as u32 };
     let mut octets = [0; SHORT_HEADER_LEN];
     header.encode(0, &mut octets);
     let mut sealed = payload.to_vec();

@@ -12,7 +12,9 @@
 //! 0x05 HANDSHAKE_DONE
 //! 0x06 CRYPTO          offset, length, TLS data
 //! 0x07 CLOSE           application (0, 1), code, length, UTF-8 text
-//! 0x08 FRAGMENT        id, index, kind, last (0, 1), part of a coded payload (rest of packet)
+//! 0x08 FRAGMENT        id, index, kind (plus 4 if carried), last (0, 1), part of the payload of a
+//!                      coded or carried packet (rest of packet)
+//! 0x10 BATCH_RANK      see `batch_rank`
 //! ```
 //!
 //! ACK ranges are as in RFC 9000, section 19.3.1: `first_length` is the number of packets before
@@ -25,6 +27,7 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
+use super::batch_rank::BatchRank;
 use super::rank::RankFeedback;
 use super::short_header::PacketKind;
 use super::varint::{Reader, Writer};
@@ -48,6 +51,9 @@ const HANDSHAKE_DONE: u8 = 0x05;
 const CRYPTO: u8 = 0x06;
 const CLOSE: u8 = 0x07;
 const FRAGMENT: u8 = 0x08;
+const BATCH_RANK: u8 = 0x10;
+/// Added to the kind in a FRAGMENT of a carried packet.
+const CARRIED: u64 = 4;
 
 /// An acknowledgement without its ranges, which stand in a buffer of the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +77,8 @@ pub enum Frame<'a> {
     Ack(AckHeader),
     /// The flow's feedback.
     Rank(RankFeedback),
+    /// A neighbour's feedback about a flow that the link carries.
+    BatchRank(BatchRank),
     /// Symbols that the peer may have sent in all.
     Credit(u64),
     /// The server has the client's Finished.
@@ -99,6 +107,8 @@ pub enum Frame<'a> {
         index: u64,
         /// What the whole is.
         kind: PacketKind,
+        /// Whether the whole is a carried packet.
+        carried: bool,
         /// Whether this is the last part.
         last: bool,
         /// The part.
@@ -130,6 +140,9 @@ pub fn decode<'a>(
         PING => Frame::Ping,
         ACK => Frame::Ack(decode_ack(reader, ranges)?),
         RANK => Frame::Rank(RankFeedback::decode(reader).ok_or(MalformedFrame("rank feedback"))?),
+        BATCH_RANK => {
+            Frame::BatchRank(BatchRank::decode(reader).ok_or(MalformedFrame("batch ranks"))?)
+        }
         CREDIT => Frame::Credit(int(reader)?),
         HANDSHAKE_DONE => Frame::HandshakeDone,
         CRYPTO => {
@@ -152,14 +165,17 @@ pub fn decode<'a>(
         FRAGMENT => {
             let id = int(reader)?;
             let index = int(reader)?;
-            let kind = match int(reader)? {
+            let whole = int(reader)?;
+            let carried = whole & CARRIED != 0;
+            let kind = match whole & !CARRIED {
+                0 if carried => PacketKind::Control,
                 1 => PacketKind::Source,
                 2 => PacketKind::Repair,
                 3 => PacketKind::Recoded,
                 _ => return Err(MalformedFrame("fragment of something that is not coded")),
             };
             let last = int(reader)? == 1;
-            Frame::Fragment { id, index, kind, last, data: reader.rest() }
+            Frame::Fragment { id, index, kind, carried, last, data: reader.rest() }
         }
         _ => return Err(MalformedFrame("unknown frame type")),
     };
@@ -244,6 +260,10 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.u8(RANK)?;
             feedback.encode(writer)
         }
+        Frame::BatchRank(report) => {
+            writer.u8(BATCH_RANK)?;
+            report.encode(writer)
+        }
         Frame::Credit(symbols) => {
             writer.u8(CREDIT)?;
             writer.varint(*symbols)
@@ -266,11 +286,11 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.varint(end as u64)?;
             writer.bytes(&reason.as_bytes()[..end])
         }
-        Frame::Fragment { id, index, kind, last, data } => {
+        Frame::Fragment { id, index, kind, carried, last, data } => {
             writer.u8(FRAGMENT)?;
             writer.varint(*id)?;
             writer.varint(*index)?;
-            writer.varint(*kind as u64)?;
+            writer.varint(*kind as u64 + if *carried { CARRIED } else { 0 })?;
             writer.varint(u64::from(*last))?;
             writer.bytes(data)
         }
