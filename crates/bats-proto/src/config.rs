@@ -7,9 +7,21 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mode {
+    /// BTP: messages with a deadline, each delivered once or not at all, as soon as it is known.
+    Btp = 0,
     /// BRTP: reliable, ordered messages.
     #[default]
     Brtp = 1,
+    /// TRANSPARENT: messages leave as they are, at once: no redundancy, no congestion control. They
+    /// are encrypted all the same. For networks that are known to carry the load.
+    Transparent = 3,
+}
+
+impl Mode {
+    /// The mode with this number, if it is known.
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Btp, Self::Brtp, Self::Transparent].into_iter().find(|mode| *mode as u8 == number)
+    }
 }
 
 /// Which congestion controller a connection starts with.
@@ -44,8 +56,13 @@ pub enum Goal {
 /// Limits and behaviour of a connection; both ends have their own.
 #[derive(Clone, Debug)]
 pub struct TransportConfig {
-    /// Mode asked for by a client; a server takes the client's if it allows it.
+    /// Mode asked for by a client. A server accepts this one and those of `also_accepted`.
     pub mode: Mode,
+    /// Further modes that a server leaves to the client to choose.
+    pub also_accepted: Vec<Mode>,
+    /// BTP and TRANSPARENT: how long after `send` a message is worth something, unless it was sent
+    /// with a deadline of its own.
+    pub deadline: Duration,
     /// Congestion controller of this end's sending direction.
     pub congestion: CongestionAlgorithm,
     /// One knob for the redundancy.
@@ -76,6 +93,8 @@ impl Default for TransportConfig {
     fn default() -> Self {
         Self {
             mode: Mode::Brtp,
+            also_accepted: Vec::new(),
+            deadline: Duration::from_millis(200),
             congestion: CongestionAlgorithm::Bbr,
             goal: Goal::Balanced,
             max_message_size: 64 << 20,

@@ -67,6 +67,20 @@ pub struct ConnectionStats {
     pub messages_received: u64,
     /// Application bytes that became deliverable in order (taken or not).
     pub message_bytes_received: u64,
+    /// BTP: messages that were too old before they were sent.
+    pub messages_expired: u64,
+    /// BTP: messages of the peer that were given up, those among them that it did not send because
+    /// they were too old, and those that found no room here. Known once 4,096 newer messages exist,
+    /// or the peer has finished; then messages received and lost are those that the peer took.
+    pub messages_lost: u64,
+    /// BTP: symbols of the peer that neither arrived nor were repaired in time: the residual loss.
+    pub symbols_lost: u64,
+    /// BTP: symbols that a repair gave.
+    pub symbols_repaired: u64,
+    /// BTP: time by which these came later than was seen that they were missing, in all.
+    pub repair_delay: Duration,
+    /// BTP: the longest of these times.
+    pub longest_repair_delay: Duration,
     /// Bytes held for sending now.
     pub send_buffer_bytes: u64,
     /// Bytes held of received data now.

@@ -3,12 +3,13 @@
 use core::time::Duration;
 
 use bats_proto::Timestamp;
-use bats_proto::session::{Reassembly, SendQueue};
+use bats_proto::session::{DatagramQueue, Reassembly, SendQueue};
 use bats_proto::wire::batch_rank::{BatchRank, MAX_BATCHES, Space};
 use bats_proto::wire::coding::{CodingHeader, RepairHeader, SourceHeader};
 use bats_proto::wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
 use bats_proto::wire::frame::{self, AckHeader, Frame};
 use bats_proto::wire::long_header::{self, LongKind, VERSION};
+use bats_proto::wire::message::{self, MessageFrame};
 use bats_proto::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use bats_proto::wire::short_header::{PacketKind, SHORT_HEADER_LEN, ShortHeader};
 use bats_proto::wire::varint::{Reader, Writer};
@@ -283,6 +284,27 @@ fn the_message_frames_are_the_example() {
     reassembly.feed(&example).expect("frames");
     assert_eq!(reassembly.pop().as_deref(), Some(&b"hello"[..]));
     assert!(reassembly.is_finished());
+}
+
+#[test]
+fn the_message_frame_of_modes_without_order_is_the_example() {
+    let example = octets("datagram");
+    let frame = message::decode(&mut Reader::new(&example)).unwrap();
+    let expected = MessageFrame::Datagram { id: 7, total: 5, offset: 3, data: b"lo" };
+    assert_eq!(frame, Some(expected));
+    let mut queue = DatagramQueue::default();
+    let mut symbol = [0; 24];
+    for number in 0..8 {
+        let expires = Timestamp::from_millis(1);
+        queue.push(if number < 7 { Bytes::new() } else { Bytes::from_static(b"hello") }, expires);
+    }
+    // Seven empty messages of five octets leave room for what begins the eighth.
+    let (len, _) = queue.fill_symbol(&mut symbol);
+    assert_eq!(len, 20);
+    let (len, _) = queue.fill_symbol(&mut symbol);
+    assert_eq!(len, 15);
+    let (len, _) = queue.fill_symbol(&mut symbol);
+    assert_eq!(&symbol[..len], [&[4, 7, 5, 0, 5][..], b"hello"].concat());
 }
 
 /// Numbers that the text names.

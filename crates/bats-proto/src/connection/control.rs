@@ -11,6 +11,7 @@ pub(super) struct PendingControl {
     pub(super) unacknowledged: u32,
     pub(super) rank: bool,
     pub(super) credit: bool,
+    pub(super) end: bool,
     pub(super) handshake_done: bool,
     pub(super) ping: bool,
     /// Code and text of a CLOSE frame to be sent (again).
@@ -22,7 +23,7 @@ pub(super) struct PendingControl {
 impl PendingControl {
     /// Whether a control packet has anything to carry now.
     pub(super) fn is_due(&self) -> bool {
-        self.ack || self.rank || self.credit || self.handshake_done || self.ping
+        self.ack || self.rank || self.credit || self.end || self.handshake_done || self.ping
     }
 
     /// The CLOSE frame to be sent.

@@ -10,6 +10,7 @@ mod protection;
 mod receive;
 mod setup;
 mod state;
+mod streams;
 mod transmit;
 
 use core::net::{IpAddr, SocketAddr};
@@ -25,13 +26,11 @@ use crate::config::TransportConfig;
 use crate::congestion::{Controller, Pacer};
 use crate::error::{CloseReason, SendError};
 use crate::event::Event;
-use crate::flow::{FlowReceiver, FlowSender};
 use crate::handshake::Handshake;
 use crate::link::mtu::MtuDiscovery;
 use crate::link::received::ReceivedPackets;
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
-use crate::session::{Inbox, Reassembly, SendQueue};
 use crate::stats::ConnectionStats;
 use crate::wire::short_header::PacketKind;
 
@@ -40,6 +39,7 @@ use deadlines::Deadlines;
 use fragments::FragmentAssembly;
 use protection::PacketProtection;
 use state::State;
+use streams::{Outgoing, Streams};
 
 pub(crate) use setup::{Setup, local_parameters};
 
@@ -61,26 +61,14 @@ const LEAST_SEND_WINDOW: usize = 128 << 10;
 /// Octets acknowledged after which something is known.
 const KNOWN_PATH_BYTES: u64 = 64 << 10;
 
+/// Longest deadline of a message: nobody waits so long, and sums with it cannot overflow.
+const MAX_DEADLINE: Duration = Duration::from_secs(3_600);
+
 /// Which end of the connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Client,
     Server,
-}
-
-/// The data half of a connection, there once the peer's parameters are known.
-#[derive(Debug)]
-struct Streams {
-    outgoing: FlowSender,
-    incoming: FlowReceiver,
-    queue: SendQueue,
-    reassembly: Reassembly,
-    /// Complete messages that the application has not taken.
-    inbox: Inbox,
-    /// Largest message that the peer accepts.
-    peer_max_message: usize,
-    /// Largest symbol that both ends agreed on.
-    max_symbol_size: usize,
 }
 
 /// Counters of a connection that no part keeps itself.
@@ -177,7 +165,12 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Takes a message; see [`crate::Endpoint::send`].
-    pub(crate) fn send(&mut self, message: Bytes) -> Result<(), SendError> {
+    pub(crate) fn send(
+        &mut self,
+        now: Timestamp,
+        message: Bytes,
+        deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
         if !self.state.is_open() {
             return Err(SendError::Closed);
         }
@@ -185,7 +178,7 @@ impl Connection {
             self.writable_wanted = true;
             return Err(SendError::Blocked(message));
         };
-        if streams.queue.is_finished() {
+        if streams.outgoing.is_finished() {
             return Err(SendError::Finished);
         }
         if message.len() > streams.peer_max_message {
@@ -194,7 +187,7 @@ impl Connection {
                 limit: streams.peer_max_message,
             });
         }
-        let held = streams.queue.bytes_held() + streams.outgoing.bytes_held();
+        let held = streams.outgoing.bytes_held();
         let full =
             held >= send_window(
                 &self.config,
@@ -211,7 +204,8 @@ impl Connection {
         }
         self.counters.messages_sent += 1;
         self.counters.message_bytes_sent += message.len() as u64;
-        streams.queue.push(message);
+        let deadline = deadline.unwrap_or(self.config.deadline).min(MAX_DEADLINE);
+        streams.outgoing.push(message, now + deadline);
         self.acknowledged_told = false;
         Ok(())
     }
@@ -220,7 +214,8 @@ impl Connection {
     pub(crate) fn finish(&mut self) -> Result<(), SendError> {
         match &mut self.streams {
             Some(streams) if self.state.is_open() => {
-                streams.queue.finish();
+                streams.outgoing.finish();
+                self.control.end = streams.outgoing.end().is_some();
                 self.acknowledged_told = false;
                 Ok(())
             }
@@ -240,12 +235,12 @@ impl Connection {
 
     /// Whether the peer has finished and every message was taken.
     pub(crate) fn is_finished(&self) -> bool {
-        self.streams.as_ref().is_some_and(|s| s.reassembly.is_finished() && s.inbox.is_empty())
+        self.streams.as_ref().is_some_and(|s| s.incoming.is_finished() && s.inbox.is_empty())
     }
 
     /// Whether the peer has everything.
     pub(crate) fn is_all_acknowledged(&self) -> bool {
-        self.streams.as_ref().is_some_and(|s| s.queue.is_empty() && s.outgoing.all_acknowledged())
+        self.streams.as_ref().is_some_and(|s| s.outgoing.is_all_acknowledged())
     }
 
     /// Ends the connection from this side.
@@ -307,12 +302,12 @@ impl Connection {
     /// Tells the application what changed for it.
     fn update_application(&mut self) {
         let Some(streams) = &mut self.streams else { return };
-        let readable = !streams.inbox.is_empty() || streams.reassembly.is_finished();
+        let readable = !streams.inbox.is_empty() || streams.incoming.is_finished();
         if readable && !self.readable_told {
             self.readable_told = true;
             self.events.push_back(Event::Readable);
         }
-        let held = streams.queue.bytes_held() + streams.outgoing.bytes_held();
+        let held = streams.outgoing.bytes_held();
         let window = send_window(
             &self.config,
             &*self.controller,
@@ -324,7 +319,7 @@ impl Connection {
             self.writable_wanted = false;
             self.events.push_back(Event::Writable);
         }
-        let all_acknowledged = streams.queue.is_empty() && streams.outgoing.all_acknowledged();
+        let all_acknowledged = streams.outgoing.is_all_acknowledged();
         if !self.acknowledged_told && all_acknowledged {
             self.acknowledged_told = true;
             self.events.push_back(Event::AllAcknowledged);
@@ -381,11 +376,17 @@ impl Connection {
             stats.coded_packets_received = receiver.coded_received;
             stats.wasted_packets_received = receiver.wasted;
             stats.symbols_decoded = receiver.symbols_decoded;
-            stats.send_buffer_bytes =
-                (streams.queue.bytes_held() + streams.outgoing.bytes_held()) as u64;
-            stats.receive_buffer_bytes = (streams.incoming.bytes_held()
-                + streams.reassembly.bytes_held()
-                + streams.inbox.bytes_held()) as u64;
+            stats.send_buffer_bytes = streams.outgoing.bytes_held() as u64;
+            stats.receive_buffer_bytes =
+                (streams.incoming.bytes_held() + streams.inbox.bytes_held()) as u64;
+            stats.messages_expired = streams.outgoing.expired();
+            let residual = streams.incoming.residual();
+            stats.messages_received -= residual.messages_overflowed;
+            stats.messages_lost = residual.messages_lost;
+            stats.symbols_lost = residual.symbols_lost;
+            stats.symbols_repaired = residual.symbols_repaired;
+            stats.repair_delay = residual.repair_delay;
+            stats.longest_repair_delay = residual.longest_repair_delay;
         }
         stats
     }
@@ -397,11 +398,11 @@ impl Connection {
 fn send_window(
     config: &TransportConfig,
     controller: &dyn Controller,
-    outgoing: &FlowSender,
+    outgoing: &Outgoing,
     acked: u64,
 ) -> usize {
     let products = usize::try_from(controller.window()).unwrap_or(usize::MAX);
-    let with_repairs = outgoing.bytes_held().saturating_add(products);
+    let with_repairs = outgoing.flow_bytes().saturating_add(products);
     let window = products.saturating_mul(WINDOWS_HELD).max(with_repairs);
     let least = if acked < KNOWN_PATH_BYTES { FIRST_SEND_WINDOW } else { LEAST_SEND_WINDOW };
     window.max(least).min(config.send_budget)

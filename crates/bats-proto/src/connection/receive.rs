@@ -5,6 +5,7 @@ use bats_types::Timestamp;
 use super::fragments::FragmentAssembly;
 use super::protection::{OpenError, PacketProtection};
 use super::setup::receive_budget;
+use super::streams::Totals;
 use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion::AckSample;
 use crate::endpoint::Received;
@@ -131,28 +132,21 @@ impl Connection {
     pub(super) fn take_symbols(&mut self, now: Timestamp) {
         let budget = receive_budget(&self.config);
         let Some(streams) = &mut self.streams else { return };
-        while streams.inbox.has_room(budget)
-            && let Some(symbol) = streams.incoming.next_symbol()
-        {
-            if let Err(error) = streams.reassembly.feed(symbol) {
-                let text = error.to_string();
-                self.misbehaved(now, &text);
-                return;
+        match streams.incoming.take(&mut streams.inbox, budget) {
+            Ok(taken) => {
+                self.counters.messages_received += taken.messages;
+                self.counters.message_bytes_received += taken.bytes;
             }
-            while let Some(message) = streams.reassembly.pop() {
-                self.counters.messages_received += 1;
-                self.counters.message_bytes_received += message.len() as u64;
-                streams.inbox.push(message);
-            }
+            Err(error) => return self.misbehaved(now, &error.to_string()),
         }
+        streams.incoming.on_timeout(now);
         self.update_credit(now);
     }
 
     /// Grants the peer what the application's progress has freed.
     pub(super) fn update_credit(&mut self, now: Timestamp) {
         let Some(streams) = &mut self.streams else { return };
-        let session_bytes = streams.inbox.bytes_held() + streams.reassembly.bytes_held();
-        if streams.incoming.update_credit(now, self.rtt.smoothed(), session_bytes) {
+        if streams.incoming.update_credit(now, self.rtt.smoothed(), &streams.inbox) {
             self.control.credit = true;
         }
     }
@@ -189,6 +183,14 @@ impl Connection {
                 self.owe_ack(now);
                 if let Some(streams) = &mut self.streams {
                     streams.outgoing.on_credit(symbols);
+                }
+            }
+            Frame::End { symbols, messages } => {
+                self.owe_ack(now);
+                let until = now + self.config.deadline;
+                if let Some(streams) = &mut self.streams {
+                    streams.incoming.on_end(Totals { symbols, messages }, until);
+                    streams.incoming.on_timeout(now);
                 }
             }
             Frame::HandshakeDone => {
@@ -294,6 +296,7 @@ impl Connection {
 
     pub(super) fn say_again(&mut self, lost: Contents) {
         self.control.credit |= lost.credit;
+        self.control.end |= lost.end;
         self.control.handshake_done |= lost.handshake_done;
     }
 

@@ -16,18 +16,22 @@ use super::deadlines::Deadlines;
 use super::fragments::FragmentAssembly;
 use super::protection::PacketProtection;
 use super::state::State;
-use super::{Connection, Counters, PendingSample, Role, Streams};
-use crate::config::TransportConfig;
+use super::streams::{Incoming, Outgoing, Streams, TimelyIncoming};
+use super::{Connection, Counters, PendingSample, Role};
+use crate::config::{CongestionAlgorithm, Mode, TransportConfig};
 use crate::congestion::{self, Pacer};
 use crate::error::CloseReason;
 use crate::event::Event;
-use crate::flow::{FlowReceiver, FlowSender, ReceiverParameters, SenderParameters, initial_credit};
+use crate::flow::{
+    FlowReceiver, FlowSender, ReceiverParameters, SenderParameters, TimelyParameters,
+    TimelyReceiver, TimelySender, initial_credit,
+};
 use crate::handshake::Handshake;
 use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
 use crate::link::received::ReceivedPackets;
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
-use crate::session::{Inbox, Reassembly, SendQueue};
+use crate::session::{DatagramAssembly, DatagramQueue, Inbox, Reassembly, SendQueue};
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 
 /// Round-trip time before the first sample (RFC 9002, section 6.2.2, less its caution: nothing
@@ -187,11 +191,84 @@ impl Connection {
         self.establish(now, &parameters);
     }
 
+    /// The mode of the connection: the client's, if the server offers it.
+    fn agreed_mode(&self, peers: u8) -> Option<Mode> {
+        let theirs = Mode::from_number(peers)?;
+        let own = self.config.mode;
+        match self.role {
+            // A server tells the mode that it would have chosen; what counts is that it accepts.
+            Role::Client => Some(own),
+            Role::Server => {
+                (theirs == own || self.config.also_accepted.contains(&theirs)).then_some(theirs)
+            }
+        }
+    }
+
+    fn streams_for(
+        &self,
+        mode: Mode,
+        peer: &TransportParameters,
+        max_symbol_size: usize,
+    ) -> Streams {
+        let config = &self.config;
+        let own = symbol_size_for(config.max_udp_payload);
+        let window_cap = WINDOW_CAP.min(peer.window_cap);
+        let (outgoing, incoming) = match mode {
+            Mode::Brtp => {
+                let sender = SenderParameters {
+                    max_symbol_size,
+                    window_cap,
+                    seed: self.code_seed,
+                    initial_credit: peer.initial_credit,
+                    goal: config.goal,
+                    budget: send_budget(config),
+                };
+                let receiver = ReceiverParameters {
+                    max_symbol_size,
+                    seed: peer.code_seed,
+                    receive_budget: receive_budget(config),
+                    initial_credit: initial_credit(own, receive_budget(config)),
+                };
+                (
+                    Outgoing::Reliable { queue: SendQueue::new(), flow: FlowSender::new(sender) },
+                    Incoming::Reliable {
+                        flow: FlowReceiver::new(receiver),
+                        reassembly: Reassembly::new(max_message(config)),
+                    },
+                )
+            }
+            Mode::Btp | Mode::Transparent => {
+                let sender = TimelyParameters {
+                    max_symbol_size,
+                    window_cap,
+                    seed: self.code_seed,
+                    goal: (mode == Mode::Btp).then_some(config.goal),
+                };
+                let flow = TimelyReceiver::new(max_symbol_size, peer.code_seed);
+                let assembly = DatagramAssembly::new(max_message(config), receive_budget(config));
+                (
+                    Outgoing::Timely {
+                        queue: DatagramQueue::default(),
+                        flow: TimelySender::new(sender),
+                    },
+                    Incoming::Timely(TimelyIncoming::new(flow, assembly)),
+                )
+            }
+        };
+        Streams {
+            outgoing,
+            incoming,
+            inbox: Inbox::default(),
+            peer_max_message: peer.max_message_size as usize,
+            max_symbol_size,
+        }
+    }
+
     fn establish(&mut self, now: Timestamp, peer: &TransportParameters) {
-        if peer.mode != self.config.mode as u8 {
+        let Some(mode) = self.agreed_mode(peer.mode) else {
             let text = format!("mode {} is not offered here", peer.mode);
             return self.begin_close(now, false, 3, &text, CloseReason::Handshake(text.clone()));
-        }
+        };
         if let Some(rtt) = self.handshake.rtt_sample() {
             self.rtt.on_sample(now, rtt, Duration::ZERO);
         }
@@ -200,29 +277,12 @@ impl Connection {
         let max_payload = self.config.max_udp_payload.min(peer.max_udp_payload);
         self.mtu = MtuDiscovery::new(max_payload);
         self.idle_timeout = self.config.idle_timeout.min(peer.idle_timeout);
-        self.controller =
-            congestion::build(self.config.congestion, self.rtt.smoothed(), BASE_UDP_PAYLOAD);
-        self.streams = Some(Streams {
-            outgoing: FlowSender::new(SenderParameters {
-                max_symbol_size,
-                window_cap: WINDOW_CAP.min(peer.window_cap),
-                seed: self.code_seed,
-                initial_credit: peer.initial_credit,
-                goal: self.config.goal,
-                budget: send_budget(&self.config),
-            }),
-            incoming: FlowReceiver::new(ReceiverParameters {
-                max_symbol_size,
-                seed: peer.code_seed,
-                receive_budget: receive_budget(&self.config),
-                initial_credit: initial_credit(own, receive_budget(&self.config)),
-            }),
-            queue: SendQueue::new(),
-            reassembly: Reassembly::new(max_message(&self.config)),
-            inbox: Inbox::default(),
-            peer_max_message: peer.max_message_size as usize,
-            max_symbol_size,
-        });
+        let algorithm = match mode {
+            Mode::Transparent => CongestionAlgorithm::None,
+            Mode::Btp | Mode::Brtp => self.config.congestion,
+        };
+        self.controller = congestion::build(algorithm, self.rtt.smoothed(), BASE_UDP_PAYLOAD);
+        self.streams = Some(self.streams_for(mode, peer, max_symbol_size));
         self.state.establish();
         self.last_received_at = now;
         self.deadlines.idle = Some(now + self.idle_timeout);

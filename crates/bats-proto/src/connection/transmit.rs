@@ -8,6 +8,7 @@ use rand::Rng;
 use super::control::PendingControl;
 use super::deadlines::expired;
 use super::protection::PacketProtection;
+use super::streams::Totals;
 use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::endpoint::Transmit;
 use crate::error::CloseReason;
@@ -90,7 +91,7 @@ impl Connection {
             let header = self.ack_header(now, &mut ranges);
             let min_rtt = self.rtt.min();
             let feedback =
-                self.streams.as_mut().map(|streams| streams.incoming.feedback(now, min_rtt));
+                self.streams.as_mut().and_then(|streams| streams.incoming.feedback(now, min_rtt));
             self.begin_packet(buffer);
             let start = self.write_frames(buffer, |writer| {
                 if let Some(feedback) = feedback {
@@ -197,13 +198,15 @@ impl Connection {
         let mut ranges = core::mem::take(&mut self.ranges);
         let header = if ack_due { self.ack_header(now, &mut ranges) } else { None };
         let feedback = match &mut self.streams {
-            Some(streams) if self.control.rank => {
-                Some(streams.incoming.feedback(now, self.rtt.min()))
-            }
+            Some(streams) if self.control.rank => streams.incoming.feedback(now, self.rtt.min()),
             _ => None,
         };
         let credit = match &mut self.streams {
-            Some(streams) if self.control.credit => Some(streams.incoming.credit()),
+            Some(streams) if self.control.credit => streams.incoming.credit(),
+            _ => None,
+        };
+        let end = match &self.streams {
+            Some(streams) if self.control.end => streams.outgoing.end(),
             _ => None,
         };
         let (ping, done) = (self.control.ping, self.control.handshake_done);
@@ -219,6 +222,9 @@ impl Connection {
             if let Some(credit) = credit {
                 frame::encode(writer, &Frame::Credit(credit))?;
             }
+            if let Some(Totals { symbols, messages }) = end {
+                frame::encode(writer, &Frame::End { symbols, messages })?;
+            }
             if let Some(feedback) = feedback {
                 frame::encode(writer, &Frame::Rank(feedback))?;
             }
@@ -228,9 +234,13 @@ impl Connection {
             Some(())
         });
         self.ranges = ranges;
-        let contents =
-            Contents { credit: credit.is_some(), handshake_done: done, ..Contents::default() };
-        let ack_eliciting = ping || done || credit.is_some();
+        let contents = Contents {
+            credit: credit.is_some(),
+            end: end.is_some(),
+            handshake_done: done,
+            ..Contents::default()
+        };
+        let ack_eliciting = ping || done || credit.is_some() || end.is_some();
         self.control = PendingControl {
             close: self.control.close.take(),
             close_sent: self.control.close_sent.take(),
@@ -347,7 +357,7 @@ impl Connection {
     }
 
     fn has_data(&self) -> bool {
-        self.streams.as_ref().is_some_and(|s| !s.queue.is_empty() || s.outgoing.wants_to_send())
+        self.streams.as_ref().is_some_and(|streams| streams.outgoing.has_data())
     }
 
     /// Puts the next coded payload into `scratch`.
@@ -355,16 +365,11 @@ impl Connection {
         let symbol_size = symbol_size_for(self.mtu.current());
         let streams = self.streams.as_mut()?;
         let symbol_size = symbol_size.min(streams.max_symbol_size);
-        // Symbols are cut as late as possible, so that small messages share them and the size
-        // follows the path.
-        while streams.outgoing.wants_symbol() && !streams.queue.is_empty() {
-            let queue = &mut streams.queue;
-            if !streams.outgoing.push_symbol(symbol_size, |octets| queue.fill_symbol(octets)) {
-                break;
-            }
-        }
-        let more = !streams.queue.is_empty();
-        streams.outgoing.poll(now, view, more, &mut self.scratch)
+        let had_end = streams.outgoing.end().is_some();
+        let kind = streams.outgoing.poll(now, symbol_size, view, &mut self.scratch);
+        // The last message has been cut: now the peer can be told how many symbols there are.
+        self.control.end |= !had_end && streams.outgoing.end().is_some();
+        kind
     }
 
     /// Sends the payload in `scratch`, which was made for a larger path, in equal parts.
@@ -430,6 +435,13 @@ impl Connection {
             self.control.ping = true;
         }
         expired(&mut self.deadlines.pacing, now);
+        let view = self.path_view();
+        if let Some(streams) = &mut self.streams {
+            let had_end = streams.outgoing.end().is_some();
+            streams.outgoing.on_timeout(now, &view);
+            streams.incoming.on_timeout(now);
+            self.control.end |= !had_end && streams.outgoing.end().is_some();
+        }
         if expired(&mut self.deadlines.probe, now) {
             self.on_probe_timeout(now);
         }
@@ -500,6 +512,10 @@ impl Connection {
         add(self.handshake.next_timeout());
         if self.state.is_established() {
             add(self.mtu.next_timeout().map(|at| at.max(now)));
+            if let Some(streams) = &self.streams {
+                add(streams.outgoing.next_timeout().map(|at| at.max(now)));
+                add(streams.incoming.next_timeout());
+            }
         }
         next
     }

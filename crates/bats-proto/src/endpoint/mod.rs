@@ -1,6 +1,7 @@
 //! The endpoint: routes datagrams to connections and speaks for all of them to the driver.
 
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -394,12 +395,39 @@ impl Endpoint {
     /// Hands over a message; kept until it is acknowledged.
     pub fn send(
         &mut self,
-        _now: Timestamp,
+        now: Timestamp,
         handle: ConnectionHandle,
         message: Bytes,
     ) -> Result<(), SendError> {
+        self.send_with(now, handle, message, None)
+    }
+
+    /// As [`Endpoint::send`], with a deadline for this message in place of the connection's: after
+    /// that time it is neither sent nor repaired any more (modes BTP and TRANSPARENT; the others
+    /// deliver everything). At most an hour.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::send`].
+    pub fn send_within(
+        &mut self,
+        now: Timestamp,
+        handle: ConnectionHandle,
+        message: Bytes,
+        deadline: Duration,
+    ) -> Result<(), SendError> {
+        self.send_with(now, handle, message, Some(deadline))
+    }
+
+    fn send_with(
+        &mut self,
+        now: Timestamp,
+        handle: ConnectionHandle,
+        message: Bytes,
+        deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
         let connection = self.connections.get_mut(&handle).ok_or(SendError::Closed)?;
-        let result = connection.send(message);
+        let result = connection.send(now, message, deadline);
         self.mark_dirty(handle);
         result
     }

@@ -7,6 +7,8 @@ mod credit;
 mod rate;
 mod receiver;
 mod sender;
+mod timely_receiver;
+mod timely_sender;
 
 use core::time::Duration;
 
@@ -14,6 +16,8 @@ pub use credit::initial_credit;
 pub use rate::{RateController, RepairClass};
 pub use receiver::{FlowReceiver, ReceiverCounters, ReceiverParameters};
 pub use sender::{FlowSender, SenderCounters, SenderParameters};
+pub use timely_receiver::{Residual, TimelyReceiver};
+pub use timely_sender::{TimelyParameters, TimelySender};
 
 /// How the path looks to a flow, from the link's measurements.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,8 @@ use crate::config::Goal;
 /// Redundancy beyond this share of the source symbols is not believed to be needed, whatever the
 /// loss estimate says: forged loss must not steer the code rate without bound.
 const MAX_REDUNDANCY: f64 = 3.0;
+/// Packets without a loss after which a path counts as one that loses nothing.
+const KNOWN_PATH: u64 = 500;
 
 /// What a repair is for; each class has its own strength (`coding.md`, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +52,45 @@ impl RateController {
         }
         // The more is lost, the wider its spread: less ahead of feedback, the rest after it.
         let z = if class == RepairClass::Bulk { z - 1.5 * p } else { z };
+        Self::formula(symbols as f64, z, c, path)
+    }
+
+    /// Repairs per window of `symbols` for data with a deadline, which gets no top-up: what arrives
+    /// in time is decided here (`coding.md`, section 5.4).
+    pub fn timely(self, symbols: u64, path: &PathView) -> f64 {
+        let (z, c) = match self.goal {
+            Goal::Latency => (3.0, 1.0),
+            Goal::Balanced => (1.7, 0.0),
+            Goal::Throughput => (0.5, 0.0),
+        };
+        Self::formula(symbols as f64, z, c, path)
+    }
+
+    /// Repairs for the last `symbols` with a deadline, after which nothing follows for a while.
+    pub fn timely_end(self, symbols: u64, path: &PathView) -> f64 {
+        let (z, c) = if self.goal == Goal::Throughput { (1.0, 0.0) } else { (2.0, 1.0) };
+        Self::formula(symbols as f64, z, c, path)
+    }
+
+    /// Repairs right after each message of a thin flow (`coding.md`, section 5.5). One as long as
+    /// nothing is known of the path.
+    pub fn thin(self, path: &PathView) -> f64 {
+        match path.loss {
+            loss if loss <= 0.0 && path.loss_packets >= KNOWN_PATH => 0.0,
+            loss if loss <= 0.05 => 1.0,
+            loss if loss <= 0.2 => 2.0,
+            _ => 3.0,
+        }
+    }
+
+    /// R(n) with the loss estimate raised by `c` of its standard deviations.
+    fn formula(n: f64, z: f64, c: f64, path: &PathView) -> f64 {
+        let p = path.loss;
+        if p <= 0.0 || n <= 0.0 {
+            return 0.0;
+        }
         let spread = p * (1.0 - p) * path.burst_factor / path.loss_packets.max(1) as f64;
         let p = (p + c * spread.sqrt()).min(0.9);
-        let n = symbols as f64;
         let repairs = (n * p + z * (n * p * path.burst_factor).sqrt()) / (1.0 - p);
         repairs.clamp(0.0, n * MAX_REDUNDANCY + 3.0)
     }

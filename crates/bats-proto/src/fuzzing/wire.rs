@@ -9,7 +9,7 @@ use crate::handshake::{FirstPacket, InitialInfo, ServerCrypto, ServerStart, pars
 use crate::wire::coding::{RepairHeader, SourceHeader};
 use crate::wire::frame::{self, Frame, MAX_ACK_RANGES};
 use crate::wire::long_header::{self, LongKind, MIN_INITIAL_DATAGRAM, VERSION};
-use crate::wire::message::{self, CONTINUATION, FIN, MESSAGE, MessageFrame};
+use crate::wire::message::{self, CONTINUATION, DATAGRAM, FIN, MESSAGE, MessageFrame};
 use crate::wire::parameters::TransportParameters;
 use crate::wire::rank::{MAX_RANK_ENTRIES, RankFeedback};
 use crate::wire::short_header::{self, SHORT_HEADER_LEN, ShortHeader};
@@ -158,6 +158,14 @@ fn messages(data: &[u8]) {
                 writer.bytes(data)
             }
             MessageFrame::Fin => writer.u8(FIN),
+            MessageFrame::Datagram { id, total, offset, data } => {
+                writer.u8(DATAGRAM)?;
+                writer.varint(id)?;
+                writer.varint(total)?;
+                writer.varint(offset)?;
+                writer.varint(data.len() as u64)?;
+                writer.bytes(data)
+            }
         });
         assert_eq!(message::decode(&mut Reader::new(&octets)), Ok(Some(frame)));
     }

@@ -20,6 +20,8 @@ const MAX_TRACKED: usize = 1 << 18;
 pub struct Contents {
     /// Carried the flow's credit.
     pub credit: bool,
+    /// Carried the end of a flow with deadlines.
+    pub end: bool,
     /// Carried the confirmation of the handshake.
     pub handshake_done: bool,
     /// Carried post-handshake TLS data.
@@ -364,6 +366,7 @@ impl SentPackets {
                         outcome.note_size(packet, self.large_acked_sent_at);
                     }
                     outcome.contents.credit |= packet.contents.credit;
+                    outcome.contents.end |= packet.contents.end;
                     outcome.contents.handshake_done |= packet.contents.handshake_done;
                     outcome.contents.crypto |= packet.contents.crypto;
                 }
@@ -394,6 +397,7 @@ impl SentPackets {
             if packet.fate == Fate::InFlight {
                 packet.fate = Fate::Abandoned;
                 contents.credit |= packet.contents.credit;
+                contents.end |= packet.contents.end;
                 contents.handshake_done |= packet.contents.handshake_done;
                 contents.crypto |= packet.contents.crypto;
             }

@@ -1,9 +1,13 @@
 //! What an application holds: messages in symbols.
 
+mod datagram_assembly;
+mod datagram_queue;
 mod inbox;
 mod reassembly;
 mod send_queue;
 
+pub use datagram_assembly::DatagramAssembly;
+pub use datagram_queue::DatagramQueue;
 pub use inbox::{Inbox, MESSAGE_OVERHEAD};
 pub use reassembly::{Reassembly, SessionError};
 pub use send_queue::SendQueue;

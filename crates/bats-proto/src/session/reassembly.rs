@@ -81,6 +81,7 @@ impl Reassembly {
                     self.append(data)?;
                 }
                 MessageFrame::Continuation(data) => self.append(data)?,
+                MessageFrame::Datagram { .. } => return Err(SessionError::Sequence),
                 MessageFrame::Fin => {
                     if self.partial.is_some() {
                         return Err(SessionError::Sequence);

@@ -14,6 +14,7 @@
 //! 0x07 CLOSE           application (0, 1), code, length, UTF-8 text
 //! 0x08 FRAGMENT        id, index, kind (plus 4 if carried), last (0, 1), part of the payload of a
 //!                      coded or carried packet (rest of packet)
+//! 0x09 END             symbols and messages that the flow had in all (modes without delivery of all)
 //! 0x10 BATCH_RANK      see `batch_rank`
 //! ```
 //!
@@ -51,6 +52,7 @@ const HANDSHAKE_DONE: u8 = 0x05;
 const CRYPTO: u8 = 0x06;
 const CLOSE: u8 = 0x07;
 const FRAGMENT: u8 = 0x08;
+const END: u8 = 0x09;
 const BATCH_RANK: u8 = 0x10;
 /// Added to the kind in a FRAGMENT of a carried packet.
 const CARRIED: u64 = 4;
@@ -99,6 +101,13 @@ pub enum Frame<'a> {
         /// Why.
         reason: &'a str,
     },
+    /// The flow ends; what it had need not all arrive.
+    End {
+        /// Symbols sent.
+        symbols: u64,
+        /// Messages taken from the application.
+        messages: u64,
+    },
     /// Part of a coded packet that no longer fits the path.
     Fragment {
         /// Which packet.
@@ -144,6 +153,7 @@ pub fn decode<'a>(
             Frame::BatchRank(BatchRank::decode(reader).ok_or(MalformedFrame("batch ranks"))?)
         }
         CREDIT => Frame::Credit(int(reader)?),
+        END => Frame::End { symbols: int(reader)?, messages: int(reader)? },
         HANDSHAKE_DONE => Frame::HandshakeDone,
         CRYPTO => {
             let offset = int(reader)?;
@@ -285,6 +295,11 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.varint(*code)?;
             writer.varint(end as u64)?;
             writer.bytes(&reason.as_bytes()[..end])
+        }
+        Frame::End { symbols, messages } => {
+            writer.u8(END)?;
+            writer.varint(*symbols)?;
+            writer.varint(*messages)
         }
         Frame::Fragment { id, index, kind, carried, last, data } => {
             writer.u8(FRAGMENT)?;

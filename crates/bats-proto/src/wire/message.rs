@@ -5,16 +5,19 @@
 //! 0x01 MESSAGE        total length, length, data      the first part of a message
 //! 0x02 CONTINUATION   length, data                    a further part of it
 //! 0x03 FIN            no more messages
+//! 0x04 DATAGRAM       number of the message, its total length, offset of the part, length, data
 //! ```
 //!
 //! Lengths are variable-length integers. Messages are not interleaved: between MESSAGE and the
-//! part that completes it only its continuations stand.
+//! part that completes it only its continuations stand. DATAGRAM frames, which need no other
+//! symbol to be understood, are those of mode BTP; the others are those of BRTP.
 
 use super::varint::Reader;
 
 pub(crate) const MESSAGE: u8 = 0x01;
 pub(crate) const CONTINUATION: u8 = 0x02;
 pub(crate) const FIN: u8 = 0x03;
+pub(crate) const DATAGRAM: u8 = 0x04;
 
 /// A frame inside a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +33,17 @@ pub enum MessageFrame<'a> {
     Continuation(&'a [u8]),
     /// End of all messages.
     Fin,
+    /// Part of a message that stands for itself.
+    Datagram {
+        /// Number of the message.
+        id: u64,
+        /// Octets of the whole message.
+        total: u64,
+        /// Where the part begins in it.
+        offset: u64,
+        /// The part.
+        data: &'a [u8],
+    },
 }
 
 /// Something that is no frame.
@@ -60,6 +74,12 @@ pub fn decode<'a>(reader: &mut Reader<'a>) -> Result<Option<MessageFrame<'a>>, M
         }
         CONTINUATION => MessageFrame::Continuation(part(reader).ok_or(Malformed)?),
         FIN => MessageFrame::Fin,
+        DATAGRAM => {
+            let mut head = || Some((reader.varint()?, reader.varint()?, reader.varint()?));
+            let (id, total, offset) = head().ok_or(Malformed)?;
+            let data = part(reader).ok_or(Malformed)?;
+            MessageFrame::Datagram { id, total, offset, data }
+        }
         _ => return Err(Malformed),
     };
     Ok(Some(frame))

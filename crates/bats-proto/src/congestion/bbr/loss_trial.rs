@@ -43,7 +43,7 @@ pub(super) enum Conclusion {
     Own(f64),
     /// This share of the believed rate is real, less than 1.
     Share(f64),
-    /// The link overflowed in spite of the trial; it carries so many packets a second.
+    /// The link overflowed in spite of the trial; it carries so many octets a second.
     Overrun(f64),
 }
 
@@ -107,6 +107,8 @@ pub(super) struct LossTrial {
     settled: Option<Level>,
     is_over: bool,
     low: LossCount,
+    /// Octets of the packets that arrived at the low level.
+    low_octets: f64,
     even: LossCount,
     before: Option<LossCount>,
     own: Option<LossCount>,
@@ -149,7 +151,11 @@ impl LossTrial {
             (sample.largest_sent_at, 0, sample.acked_packets),
         ] {
             match self.level_at(sent_at) {
-                Some(Level::Low) => self.low.add(lost, acked),
+                Some(Level::Low) => {
+                    self.low.add(lost, acked);
+                    // The first of the two holds what was lost, the second what arrived.
+                    self.low_octets += if acked > 0 { sample.acked_bytes as f64 } else { 0.0 };
+                }
                 Some(Level::Even) => self.even.add(lost, acked),
                 Some(Level::High) | None => {}
             }
@@ -174,6 +180,7 @@ impl LossTrial {
         self.before = before.or((self.even.total >= MIN_EVEN).then_some(self.even));
         self.even = LossCount::default();
         self.low = LossCount::default();
+        self.low_octets = 0.0;
         self.is_over = false;
     }
 
@@ -183,6 +190,7 @@ impl LossTrial {
             return None;
         }
         let low = core::mem::take(&mut self.low);
+        let octets = core::mem::take(&mut self.low_octets);
         if low.total < MIN_TRIAL {
             return None;
         }
@@ -200,7 +208,7 @@ impl LossTrial {
                 // Nothing is known of the path's own loss. Should it lose much, the next trial, at
                 // a rate that fits, tells.
                 self.own = Some(LossCount::new(0.0, low.total));
-                return Some(Conclusion::Overrun(arrivals));
+                return Some(Conclusion::Overrun(octets / seconds));
             }
         }
         self.is_overrun = false;
@@ -340,7 +348,7 @@ mod tests {
             trial.on_ack(&ack(at(round + 40), 10, 90));
             conclusions.push(trial.conclude());
         }
-        assert_eq!(conclusions, [None, Some(Conclusion::Overrun(10_000.0))]);
+        assert_eq!(conclusions, [None, Some(Conclusion::Overrun(10_000.0 * 1_400.0))]);
     }
 
     #[test]

@@ -7,6 +7,8 @@
 
 mod loss_trial;
 mod path_model;
+mod rounds;
+mod steps;
 mod yielding;
 
 use core::time::Duration;
@@ -14,7 +16,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 use super::{AckSample, Controller};
-use loss_trial::{Conclusion, Level};
+use loss_trial::Level;
 use path_model::PathModel;
 use yielding::{View, Yielding};
 
@@ -309,7 +311,9 @@ impl Bbr {
         });
         if let Some(longer) = longer {
             self.is_doubtful = true;
-            self.path.rebase(longer.by);
+            // What stands may be seen on a clock that lies or drifts: the round trip knows better.
+            let seen = sample.smoothed_rtt.saturating_sub(self.min_rtt);
+            self.path.rebase(longer.by.min(seen));
             self.min_rtt = self.path.min_rtt().unwrap_or(self.min_rtt);
             self.bandwidth = self.bandwidth.max(longer.bandwidth);
         }
@@ -355,73 +359,6 @@ impl Bbr {
             State::Down => DOWN_GAIN,
         }
     }
-
-    fn on_round(&mut self, now: Timestamp, app_limited: bool) {
-        self.rounds_in_state += 1;
-        let grown = self.bandwidth as f64 / self.bandwidth_at_round.max(1) as f64;
-        let arrivals = self.path.arrivals(self.round_time());
-        let before = core::mem::replace(&mut self.arrivals_at_round, arrivals.map_or(0, |a| a.0));
-        let own = self.path.own_loss();
-        let expected = self.bandwidth as f64 * (1.0 - own);
-        let is_poor = arrivals.is_some_and(|(arriving, lost)| {
-            lost > own + SUDDEN_LOSS && (arriving as f64) < expected * SUDDEN_FALL
-        }) && !app_limited
-            && self.cut.is_none();
-        self.poor_rounds = if is_poor { self.poor_rounds + 1 } else { 0 };
-        match (self.state, arrivals) {
-            // What is sent in excess is lost where no queue keeps it: more is sent, no more arrives.
-            (State::Startup, Some((now_arriving, lost)))
-                if before > 0
-                    && now - self.first_sample_at > self.round_time() * 2
-                    && lost > STARTUP_LOSS
-                    && !app_limited
-                    && grown > 1.25
-                    && now_arriving < before / 8 * 9 =>
-            {
-                self.bandwidth = now_arriving;
-                self.path.forget_own_loss();
-                self.enter(now, State::Drain);
-            }
-            (State::Cruise, Some((now_arriving, _))) if is_poor && self.poor_rounds >= 2 => {
-                // The link has become much slower, or loses much more. A trial tells which; in the
-                // meantime the worse is assumed.
-                self.cut = Some(Cut { bandwidth: self.bandwidth, arrivals: now_arriving });
-                self.bandwidth = now_arriving;
-                self.is_doubtful = true;
-                self.path.forget_own_loss();
-                self.enter(now, State::Down);
-            }
-            _ => {}
-        }
-        match self.state {
-            State::Startup => {
-                // Growth shows two round trips after the first sample.
-                let began = self.has_sample && now - self.first_sample_at > self.round_time() * 2;
-                if grown < 1.25 && !app_limited && began {
-                    self.plateau_rounds += 1;
-                } else {
-                    self.plateau_rounds = 0;
-                }
-                if self.plateau_rounds >= PLATEAU_ROUNDS {
-                    self.enter(now, State::Drain);
-                }
-            }
-            // What is sent faster shows a round trip later, and over a whole one.
-            State::Up if self.rounds_in_state >= 2 && self.bandwidth > self.before_up / 10 * 11 => {
-                self.before_up = self.bandwidth;
-                self.arrivals_before_up = arrivals.map_or(0, |(rate, _)| rate);
-                self.rounds_in_state = 0;
-                self.up_gain = (self.up_gain * 1.25).min(MAX_UP_GAIN);
-            }
-            State::Up if self.rounds_in_state >= 3 => self.enter(now, State::Down),
-            State::Cruise if now >= self.next_trial && self.path.is_suspicious() => {
-                self.next_trial = now + (self.round_time() * 8).max(MIN_TRIAL_INTERVAL);
-                self.enter(now, State::Down);
-            }
-            _ => {}
-        }
-        self.bandwidth_at_round = self.bandwidth;
-    }
 }
 
 impl Controller for Bbr {
@@ -430,144 +367,24 @@ impl Controller for Bbr {
     }
 
     fn on_ack(&mut self, sample: &AckSample) {
-        let now = sample.now;
         self.silent = false;
-        self.heard_at = now;
+        self.heard_at = sample.now;
         self.path.on_ack(sample);
         self.min_rtt = self.path.min_rtt().unwrap_or(sample.min_rtt);
         self.tell_path_from_queue(sample);
-        let standing = self.path.standing_queue(self.standing_span());
-        let confirmed = self.path.samples_in(self.standing_span()) >= 3;
-        let outrun = self.state == State::Startup
-            && self.path.samples_in(self.rate_span()) >= 3
-            && self.path.is_outrun(self.rate_span(), self.min_rtt);
-        let full = (confirmed && standing > self.queue_threshold()) || outrun;
-        let excess = self.path.excess_loss(self.min_rtt.max(self.rate_span()));
-        let congestive = sample.ce_packets > 0 || excess > 0.0;
-        let overflows =
-            excess > STARTUP_LOSS && self.path.excess_loss(self.rate_span()) > STARTUP_LOSS;
-        if full {
-            self.full_since.get_or_insert(now);
-        } else if standing <= self.queue_threshold() {
-            self.full_since = None;
-        }
-        let full_for = self.full_since.map_or(Duration::ZERO, |since| now - since);
-        if let Some(conclusion) = self.path.conclude_trial() {
-            let cut = self.cut.take();
-            let rate = match conclusion {
-                Conclusion::Own(own) => {
-                    // Fewer arrive because more is lost: the link is as fast as before.
-                    if let Some(cut) = cut {
-                        let real = cut.arrivals as f64 / (1.0 - own).max(0.01);
-                        self.bandwidth = self.bandwidth.max(cut.bandwidth.min(real as u64));
-                    }
-                    self.bandwidth as f64
-                }
-                Conclusion::Share(share) => self.bandwidth as f64 * share.max(MIN_TRIAL_SHARE),
-                Conclusion::Overrun(packets) => packets * self.packet as f64,
-            };
-            if (rate as u64) < self.bandwidth {
-                self.bandwidth = rate as u64;
-                self.next_probe = self.next_probe.min(now + self.round_time() * 4);
-                self.is_doubtful = self.state != State::Cruise;
-                // A large correction may not be the last.
-                self.next_trial = now + self.round_time() * 3;
-            }
-        }
-
-        if congestive && self.state == State::Down && self.probed {
+        let signs = self.read_signs(sample);
+        self.take_conclusion(sample.now);
+        if signs.is_congestive && self.state == State::Down && self.probed {
             // Lost packets count as passed: what the probe found since its last success is void.
             self.bandwidth = self.bandwidth.min(self.before_up);
         }
-
-        if let Some(rate) = self.path.rate(self.rate_span()) {
-            let ceiling = if self.state == State::Startup {
-                // Bursts may cross a shared link faster than a whole flow could.
-                (self.bandwidth_at_round.max(self.initial) as f64 * MAX_ROUND_GROWTH) as u64
-            } else {
-                self.probe_ceiling()
-            };
-            let proven = rate.proven.min(ceiling);
-            if !self.has_sample && !rate.app_limited && rate.proven > 0 {
-                self.has_sample = true;
-                self.first_sample_at = now;
-                self.bandwidth = proven;
-            } else if proven > self.bandwidth && self.is_above_rate() {
-                self.bandwidth = proven;
-            } else if full_for >= MIN_FULL
-                && self.state != State::Startup
-                && rate.arrived > 0
-                && rate.changed
-            {
-                // The link is busy and yet slower than believed: believe it.
-                self.bandwidth -= self.bandwidth.saturating_sub(rate.busy) / 4;
-            }
-            if (full || overflows) && self.state == State::Startup {
-                self.bandwidth = rate.arrived.min(self.bandwidth);
-            }
-        }
-
-        let ramp = (now - self.first_sample_at).as_secs_f64() / self.round_time().as_secs_f64();
-        let growth = self.growth();
-        self.startup_gain = FIRST_GAIN * (growth / FIRST_GAIN).powf(ramp.min(1.0));
-        if self.state == State::Startup {
-            self.path.set_level(now, Level::High);
-            self.path.note_start(self.rate_span());
-        }
-        match self.state {
-            State::Startup
-                if full || overflows || (congestive && standing > self.empty_threshold()) =>
-            {
-                self.enter(now, State::Drain);
-            }
-            State::Drain | State::Down => {
-                let empty = standing <= self.empty_threshold();
-                // What is in flight tells of an empty queue a round trip before the delay does.
-                let drained = sample.in_flight <= self.product();
-                let waited = now - self.state_since > self.round_time();
-                let too_long = now - self.state_since > self.round_time() * MAX_YIELD_ROUNDS;
-                if empty
-                    && waited
-                    && let Some(gain) = self.stood_at.take()
-                {
-                    // Even this pace kept the queue standing, and less does not.
-                    self.bandwidth = (self.bandwidth as f64 * gain.max(MIN_STANDING_GAIN)) as u64;
-                }
-                if drained && (waited || self.state == State::Drain) && self.stood_at.is_none() {
-                    self.enter(now, State::Cruise);
-                    self.blind_until = now + self.round_time();
-                } else if (empty && waited) || too_long {
-                    self.enter(now, State::Cruise);
-                }
-            }
-            State::Cruise
-                if full
-                    && (now >= self.next_probe
-                        || full_for > self.round_time() * STANDING_ROUNDS) =>
-            {
-                // Nothing to be found while a queue stands; but is it one?
-                self.stood_at = Some(self.gain());
-                self.full_since = None;
-                self.enter(now, State::Down);
-            }
-            State::Cruise if sample.ce_packets > 0 && now >= self.next_trial => {
-                // Marked packets are a queue that somebody else sees (RFC 3168, once in a round).
-                let marked = sample.ce_packets.min(sample.acked_packets) as f64;
-                let share = marked / sample.acked_packets.max(1) as f64;
-                self.bandwidth = (self.bandwidth as f64 * (1.0 - share / 2.0).max(CE_CUT)) as u64;
-                self.next_trial = now + self.round_time();
-                self.enter(now, State::Down);
-            }
-            State::Cruise if now >= self.next_probe && !sample.app_limited => {
-                self.enter(now, State::Up);
-            }
-            State::Up if full || congestive => self.enter(now, State::Down),
-            _ => {}
-        }
-        if sample.cumulative_sent >= self.round_end && now - self.round_since >= MIN_ROUND {
+        self.take_rate(sample.now, &signs);
+        self.grow(sample.now);
+        self.change_state(sample, &signs);
+        if sample.cumulative_sent >= self.round_end && sample.now - self.round_since >= MIN_ROUND {
             self.round_end = self.sent;
-            self.round_since = now;
-            self.on_round(now, sample.app_limited);
+            self.round_since = sample.now;
+            self.on_round(sample.now, sample.app_limited);
         }
     }
 

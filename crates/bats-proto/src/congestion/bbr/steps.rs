@@ -1,0 +1,179 @@
+//! What an acknowledgement changes, step by step.
+
+use core::time::Duration;
+
+use bats_types::Timestamp;
+
+use super::loss_trial::Conclusion;
+use super::*;
+
+/// What an acknowledgement says of congestion.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Signs {
+    /// The queue that stands.
+    standing: Duration,
+    /// It means a full link.
+    is_full: bool,
+    /// For how long it has.
+    full_for: Duration,
+    /// Marks, or loss beyond the path's own.
+    pub(super) is_congestive: bool,
+    /// So much loss beyond the path's own that start-up must have overflowed the queue.
+    overflows: bool,
+}
+
+impl Bbr {
+    pub(super) fn read_signs(&mut self, sample: &AckSample) -> Signs {
+        let now = sample.now;
+        let standing = self.path.standing_queue(self.standing_span());
+        let confirmed = self.path.samples_in(self.standing_span()) >= 3;
+        let outrun = self.state == State::Startup
+            && self.path.samples_in(self.rate_span()) >= 3
+            && self.path.is_outrun(self.rate_span(), self.min_rtt);
+        let is_full = (confirmed && standing > self.queue_threshold()) || outrun;
+        let excess = self.path.excess_loss(self.min_rtt.max(self.rate_span()));
+        let overflows =
+            excess > STARTUP_LOSS && self.path.excess_loss(self.rate_span()) > STARTUP_LOSS;
+        if is_full {
+            self.full_since.get_or_insert(now);
+        } else if standing <= self.queue_threshold() {
+            self.full_since = None;
+        }
+        Signs {
+            standing,
+            is_full,
+            full_for: self.full_since.map_or(Duration::ZERO, |since| now - since),
+            is_congestive: sample.ce_packets > 0 || excess > 0.0,
+            overflows,
+        }
+    }
+
+    /// A trial may have ended: what it says of the rate.
+    pub(super) fn take_conclusion(&mut self, now: Timestamp) {
+        let Some(conclusion) = self.path.conclude_trial() else { return };
+        let cut = self.cut.take();
+        let rate = match conclusion {
+            Conclusion::Own(own) => {
+                // Fewer arrive because more is lost: the link is as fast as before.
+                if let Some(cut) = cut {
+                    let real = cut.arrivals as f64 / (1.0 - own).max(0.01);
+                    self.bandwidth = self.bandwidth.max(cut.bandwidth.min(real as u64));
+                }
+                self.bandwidth as f64
+            }
+            Conclusion::Share(share) => self.bandwidth as f64 * share.max(MIN_TRIAL_SHARE),
+            Conclusion::Overrun(octets) => octets,
+        };
+        if (rate as u64) < self.bandwidth {
+            self.bandwidth = rate as u64;
+            self.next_probe = self.next_probe.min(now + self.round_time() * 4);
+            self.is_doubtful = self.state != State::Cruise;
+            // A large correction may not be the last.
+            self.next_trial = now + self.round_time() * 3;
+        }
+    }
+
+    /// What the arrivals of late say of the rate.
+    pub(super) fn take_rate(&mut self, now: Timestamp, signs: &Signs) {
+        let Some(rate) = self.path.rate(self.rate_span()) else { return };
+        let ceiling = if self.state == State::Startup {
+            // Bursts may cross a shared link faster than a whole flow could.
+            (self.bandwidth_at_round.max(self.initial) as f64 * MAX_ROUND_GROWTH) as u64
+        } else {
+            self.probe_ceiling()
+        };
+        let proven = rate.proven.min(ceiling);
+        if !self.has_sample && !rate.app_limited && rate.proven > 0 {
+            self.has_sample = true;
+            self.first_sample_at = now;
+            self.bandwidth = proven;
+        } else if proven > self.bandwidth && self.is_above_rate() {
+            self.bandwidth = proven;
+        } else if signs.full_for >= MIN_FULL
+            && self.state != State::Startup
+            && rate.arrived > 0
+            && rate.changed
+        {
+            // The link is busy and yet slower than believed: believe it.
+            self.bandwidth -= self.bandwidth.saturating_sub(rate.busy) / 4;
+        }
+        if (signs.is_full || signs.overflows) && self.state == State::Startup {
+            self.bandwidth = rate.arrived.min(self.bandwidth);
+        }
+    }
+
+    /// Start-up grows by the moment.
+    pub(super) fn grow(&mut self, now: Timestamp) {
+        let ramp = (now - self.first_sample_at).as_secs_f64() / self.round_time().as_secs_f64();
+        let growth = self.growth();
+        self.startup_gain = FIRST_GAIN * (growth / FIRST_GAIN).powf(ramp.min(1.0));
+        if self.state == State::Startup {
+            self.path.set_level(now, Level::High);
+            self.path.note_start(self.rate_span());
+        }
+    }
+
+    pub(super) fn change_state(&mut self, sample: &AckSample, signs: &Signs) {
+        let now = sample.now;
+        match self.state {
+            State::Startup
+                if signs.is_full
+                    || signs.overflows
+                    || (signs.is_congestive && signs.standing > self.empty_threshold()) =>
+            {
+                self.enter(now, State::Drain);
+            }
+            State::Drain | State::Down => self.end_low_phase(sample, signs),
+            State::Cruise
+                if signs.is_full
+                    && (now >= self.next_probe
+                        || signs.full_for > self.round_time() * STANDING_ROUNDS) =>
+            {
+                // Nothing to be found while a queue stands; but is it one?
+                self.stood_at = Some(self.gain());
+                self.full_since = None;
+                self.enter(now, State::Down);
+            }
+            State::Cruise if sample.ce_packets > 0 && now >= self.next_trial => {
+                self.yield_to_marks(sample);
+            }
+            State::Cruise if now >= self.next_probe && !sample.app_limited => {
+                self.enter(now, State::Up);
+            }
+            State::Up if signs.is_full || signs.is_congestive => self.enter(now, State::Down),
+            _ => {}
+        }
+    }
+
+    /// Less than the rate is sent until the queue is gone.
+    fn end_low_phase(&mut self, sample: &AckSample, signs: &Signs) {
+        let now = sample.now;
+        let empty = signs.standing <= self.empty_threshold();
+        // What is in flight tells of an empty queue a round trip before the delay does.
+        let drained = sample.in_flight <= self.product();
+        let waited = now - self.state_since > self.round_time();
+        let too_long = now - self.state_since > self.round_time() * MAX_YIELD_ROUNDS;
+        if empty
+            && waited
+            && let Some(gain) = self.stood_at.take()
+        {
+            // Even this pace kept the queue standing, and less does not.
+            self.bandwidth = (self.bandwidth as f64 * gain.max(MIN_STANDING_GAIN)) as u64;
+        }
+        if drained && (waited || self.state == State::Drain) && self.stood_at.is_none() {
+            self.enter(now, State::Cruise);
+            self.blind_until = now + self.round_time();
+        } else if (empty && waited) || too_long {
+            self.enter(now, State::Cruise);
+        }
+    }
+
+    /// Marked packets are a queue that somebody else sees (RFC 3168, once in a round).
+    fn yield_to_marks(&mut self, sample: &AckSample) {
+        let marked = sample.ce_packets.min(sample.acked_packets) as f64;
+        let share = marked / sample.acked_packets.max(1) as f64;
+        self.bandwidth = (self.bandwidth as f64 * (1.0 - share / 2.0).max(CE_CUT)) as u64;
+        self.next_trial = sample.now + self.round_time();
+        self.enter(sample.now, State::Down);
+    }
+}

@@ -1,0 +1,388 @@
+//! The data half of a connection: what its mode makes of messages and symbols.
+
+use core::time::Duration;
+
+use bats_types::Timestamp;
+use bytes::Bytes;
+
+use crate::flow::{
+    FlowError, FlowReceiver, FlowSender, PathView, ReceiverCounters, Residual, SenderCounters,
+    TimelyReceiver, TimelySender,
+};
+use crate::session::{DatagramAssembly, DatagramQueue, Inbox, Reassembly, SendQueue, SessionError};
+use crate::wire::rank::RankFeedback;
+use crate::wire::short_header::PacketKind;
+
+/// There once the peer's parameters are known.
+#[derive(Debug)]
+pub(super) struct Streams {
+    pub(super) outgoing: Outgoing,
+    pub(super) incoming: Incoming,
+    /// Complete messages that the application has not taken.
+    pub(super) inbox: Inbox,
+    /// Largest message that the peer accepts.
+    pub(super) peer_max_message: usize,
+    /// Largest symbol that both ends agreed on.
+    pub(super) max_symbol_size: usize,
+}
+
+/// From the application to the peer.
+#[derive(Debug)]
+pub(super) enum Outgoing {
+    /// BRTP: everything, in order.
+    Reliable { queue: SendQueue, flow: FlowSender },
+    /// BTP: in time or not at all.
+    Timely { queue: DatagramQueue, flow: TimelySender },
+}
+
+/// From the peer to the application.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    /// BRTP.
+    Reliable { flow: FlowReceiver, reassembly: Reassembly },
+    /// BTP.
+    Timely(TimelyIncoming),
+}
+
+/// Messages that come in time or not at all.
+#[derive(Debug)]
+pub(super) struct TimelyIncoming {
+    flow: TimelyReceiver,
+    assembly: DatagramAssembly,
+    end: Option<End>,
+    /// Messages that the application was too slow to take.
+    overflowed: u64,
+}
+
+impl TimelyIncoming {
+    pub(super) fn new(flow: TimelyReceiver, assembly: DatagramAssembly) -> Self {
+        Self { flow, assembly, end: None, overflowed: 0 }
+    }
+}
+
+/// The peer said that it has nothing more to send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    totals: Totals,
+    /// Until then they are waited for.
+    until: Timestamp,
+    passed: bool,
+}
+
+/// What a flow had in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) symbols: u64,
+    pub(super) messages: u64,
+}
+
+/// What incoming symbols became.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+}
+
+impl Outgoing {
+    pub(super) fn is_finished(&self) -> bool {
+        match self {
+            Self::Reliable { queue, .. } => queue.is_finished(),
+            Self::Timely { queue, .. } => queue.is_finished(),
+        }
+    }
+
+    /// Declares the end.
+    pub(super) fn finish(&mut self) {
+        match self {
+            Self::Reliable { queue, .. } => queue.finish(),
+            Self::Timely { queue, .. } => queue.finish(),
+        }
+    }
+
+    /// What the flow had, if its end is to be told now apart from the data.
+    pub(super) fn end(&self) -> Option<Totals> {
+        match self {
+            Self::Timely { queue, flow } if queue.is_finished() && queue.is_empty() => {
+                Some(Totals { symbols: flow.symbols(), messages: queue.messages() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes a message that is worth something until `expires`, where that counts.
+    pub(super) fn push(&mut self, message: Bytes, expires: Timestamp) {
+        match self {
+            Self::Reliable { queue, .. } => queue.push(message),
+            Self::Timely { queue, .. } => queue.push(message, expires),
+        }
+    }
+
+    /// Octets that wait and octets kept for repair.
+    pub(super) fn bytes_held(&self) -> usize {
+        match self {
+            Self::Reliable { queue, .. } => queue.bytes_held(),
+            Self::Timely { queue, .. } => queue.bytes_held(),
+        }
+        .saturating_add(self.flow_bytes())
+    }
+
+    pub(super) fn flow_bytes(&self) -> usize {
+        match self {
+            Self::Reliable { flow, .. } => flow.bytes_held(),
+            Self::Timely { flow, .. } => flow.bytes_held(),
+        }
+    }
+
+    /// Whether the peer has everything, or it is too late for the rest.
+    pub(super) fn is_all_acknowledged(&self) -> bool {
+        match self {
+            Self::Reliable { queue, flow } => queue.is_empty() && flow.all_acknowledged(),
+            Self::Timely { queue, flow } => queue.is_empty() && flow.is_idle(),
+        }
+    }
+
+    pub(super) fn has_data(&self) -> bool {
+        match self {
+            Self::Reliable { queue, flow } => !queue.is_empty() || flow.wants_to_send(),
+            Self::Timely { queue, flow } => !queue.is_empty() || flow.wants_to_send(),
+        }
+    }
+
+    /// The next coded payload into `out`. Symbols are cut as late as possible, so that small
+    /// messages share them and the size follows the path.
+    pub(super) fn poll(
+        &mut self,
+        now: Timestamp,
+        symbol_size: usize,
+        path: &PathView,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        match self {
+            Self::Reliable { queue, flow } => {
+                while flow.wants_symbol()
+                    && !queue.is_empty()
+                    && flow.push_symbol(symbol_size, |octets| queue.fill_symbol(octets))
+                {
+                }
+                flow.poll(now, path, !queue.is_empty(), out)
+            }
+            Self::Timely { queue, flow } => {
+                queue.expire(now);
+                while flow.wants_symbol()
+                    && !queue.is_empty()
+                    && flow.push_symbol(symbol_size, |octets| queue.fill_symbol(octets))
+                {
+                }
+                flow.poll(now, path, !queue.is_empty(), out)
+            }
+        }
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Timestamp> {
+        match self {
+            Self::Reliable { .. } => None,
+            Self::Timely { flow, .. } => flow.next_timeout(),
+        }
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Timestamp, path: &PathView) {
+        if let Self::Timely { queue, flow } = self {
+            queue.expire(now);
+            flow.on_timeout(now, path);
+        }
+    }
+
+    /// Nothing was heard for long: whether there is something to say again.
+    pub(super) fn on_probe_timeout(&mut self) -> bool {
+        match self {
+            Self::Reliable { flow, .. } => flow.on_probe_timeout(),
+            Self::Timely { flow, .. } => flow.wants_to_send(),
+        }
+    }
+
+    pub(super) fn awaits_decoding(&self) -> bool {
+        match self {
+            Self::Reliable { flow, .. } => flow.awaits_decoding(),
+            Self::Timely { .. } => false,
+        }
+    }
+
+    pub(super) fn on_rank_feedback(
+        &mut self,
+        now: Timestamp,
+        feedback: &RankFeedback,
+        path: &PathView,
+    ) -> Result<(), FlowError> {
+        match self {
+            Self::Reliable { flow, .. } => flow.on_rank_feedback(now, feedback, path),
+            // Told at the end of a connection only; there is nothing to be done about it.
+            Self::Timely { .. } => Ok(()),
+        }
+    }
+
+    pub(super) fn on_credit(&mut self, symbols: u64) {
+        if let Self::Reliable { flow, .. } = self {
+            flow.on_credit(symbols);
+        }
+    }
+
+    pub(super) fn counters(&self) -> SenderCounters {
+        match self {
+            Self::Reliable { flow, .. } => flow.counters(),
+            Self::Timely { flow, .. } => flow.counters(),
+        }
+    }
+
+    pub(super) fn expired(&self) -> u64 {
+        match self {
+            Self::Reliable { .. } => 0,
+            Self::Timely { queue, .. } => queue.expired(),
+        }
+    }
+}
+
+impl Incoming {
+    pub(super) fn on_packet(
+        &mut self,
+        now: Timestamp,
+        kind: PacketKind,
+        payload: &[u8],
+        rtt: Duration,
+    ) -> Result<(), FlowError> {
+        match self {
+            Self::Reliable { flow, .. } => flow.on_packet(now, kind, payload, rtt),
+            Self::Timely(timely) => timely.flow.on_packet(now, kind, payload),
+        }
+    }
+
+    /// Makes messages of what arrived: in order, as far as the application leaves room for them, or
+    /// at once, in which case the oldest make room.
+    pub(super) fn take(&mut self, inbox: &mut Inbox, budget: usize) -> Result<Taken, SessionError> {
+        let mut taken = Taken::default();
+        let mut add = |inbox: &mut Inbox, message: Bytes| {
+            taken.messages += 1;
+            taken.bytes += message.len() as u64;
+            inbox.push(message);
+        };
+        match self {
+            Self::Reliable { flow, reassembly } => {
+                while inbox.has_room(budget)
+                    && let Some(symbol) = flow.next_symbol()
+                {
+                    reassembly.feed(symbol)?;
+                    while let Some(message) = reassembly.pop() {
+                        add(inbox, message);
+                    }
+                }
+            }
+            Self::Timely(timely) => {
+                while let Some(symbol) = timely.flow.next_symbol() {
+                    timely.assembly.feed(symbol)?;
+                    while let Some(message) = timely.assembly.pop() {
+                        add(inbox, message);
+                    }
+                    // What is newest is worth most.
+                    while !inbox.has_room(budget) && inbox.pop().is_some() {
+                        timely.overflowed += 1;
+                    }
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    pub(super) fn feedback_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Reliable { flow, .. } => flow.feedback_at(),
+            Self::Timely(_) => None,
+        }
+    }
+
+    pub(super) fn feedback(&mut self, now: Timestamp, rtt: Duration) -> Option<RankFeedback> {
+        match self {
+            Self::Reliable { flow, .. } => Some(flow.feedback(now, rtt)),
+            Self::Timely(_) => None,
+        }
+    }
+
+    /// True when the peer should be told of its credit.
+    pub(super) fn update_credit(&mut self, now: Timestamp, rtt: Duration, inbox: &Inbox) -> bool {
+        match self {
+            Self::Reliable { flow, reassembly } => {
+                flow.update_credit(now, rtt, inbox.bytes_held() + reassembly.bytes_held())
+            }
+            Self::Timely(_) => false,
+        }
+    }
+
+    pub(super) fn credit(&mut self) -> Option<u64> {
+        match self {
+            Self::Reliable { flow, .. } => Some(flow.credit()),
+            Self::Timely(_) => None,
+        }
+    }
+
+    /// The peer's flow had `totals`; what is missing of that comes until `until` or not at all.
+    pub(super) fn on_end(&mut self, totals: Totals, until: Timestamp) {
+        if let Self::Timely(timely) = self
+            && timely.end.is_none()
+        {
+            timely.end = Some(End { totals, until, passed: false });
+        }
+    }
+
+    /// When [`Incoming::on_timeout`] wants to be called.
+    pub(super) fn next_timeout(&self) -> Option<Timestamp> {
+        match self {
+            Self::Timely(timely) => timely.end.filter(|end| !end.passed).map(|end| end.until),
+            Self::Reliable { .. } => None,
+        }
+    }
+
+    /// Gives up what is missing when its time is over, or sees that nothing is.
+    pub(super) fn on_timeout(&mut self, now: Timestamp) {
+        if let Self::Timely(timely) = self
+            && let Some(end) = &mut timely.end
+            && !end.passed
+            && (end.until <= now || timely.flow.has_all_below(end.totals.symbols))
+        {
+            end.passed = true;
+            timely.flow.finish(end.totals.symbols);
+            timely.assembly.finish(end.totals.messages);
+        }
+    }
+
+    /// Whether nothing more will become readable.
+    pub(super) fn is_finished(&self) -> bool {
+        match self {
+            Self::Reliable { reassembly, .. } => reassembly.is_finished(),
+            Self::Timely(timely) => timely.end.is_some_and(|end| end.passed),
+        }
+    }
+
+    pub(super) fn bytes_held(&self) -> usize {
+        match self {
+            Self::Reliable { flow, reassembly } => flow.bytes_held() + reassembly.bytes_held(),
+            Self::Timely(timely) => timely.flow.bytes_held() + timely.assembly.bytes_held(),
+        }
+    }
+
+    pub(super) fn counters(&self) -> ReceiverCounters {
+        match self {
+            Self::Reliable { flow, .. } => flow.counters(),
+            Self::Timely(timely) => timely.flow.counters(),
+        }
+    }
+
+    /// What did not arrive, or late.
+    pub(super) fn residual(&self) -> Residual {
+        match self {
+            Self::Reliable { .. } => Residual::default(),
+            Self::Timely(timely) => Residual {
+                messages_lost: timely.assembly.lost() + timely.overflowed,
+                messages_overflowed: timely.overflowed,
+                ..timely.flow.residual()
+            },
+        }
+    }
+}

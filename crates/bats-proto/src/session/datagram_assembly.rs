@@ -1,0 +1,323 @@
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+use super::SessionError;
+use crate::wire::message::{self, MessageFrame};
+use crate::wire::varint::Reader;
+
+/// Messages under assembly at once: their parts stand in symbols near one another.
+const MAX_PARTIALS: usize = 1_024;
+/// Octets that a message under assembly costs beside its content.
+const PARTIAL_OVERHEAD: usize = 128;
+/// Numbers of messages remembered, so that each is delivered at most once.
+const REMEMBERED: u64 = 4_096;
+
+/// Joins the parts of messages that may come in any order or not at all (mode BTP).
+#[derive(Debug)]
+pub struct DatagramAssembly {
+    max_message: usize,
+    budget: usize,
+    partials: VecDeque<Partial>,
+    bytes: usize,
+    complete: VecDeque<Bytes>,
+    /// Messages delivered, by number modulo [`REMEMBERED`], among the newest so many.
+    delivered: Vec<u64>,
+    /// Messages below are known to exist.
+    end: u64,
+    lost: u64,
+}
+
+#[derive(Debug)]
+struct Partial {
+    id: u64,
+    data: BytesMut,
+    /// What has come, as (first, end), in order and not touching.
+    ranges: Vec<(usize, usize)>,
+}
+
+impl Partial {
+    fn cost(&self) -> usize {
+        self.data.len() + PARTIAL_OVERHEAD
+    }
+
+    /// Takes a part; whether the message is complete.
+    fn insert(&mut self, offset: usize, part: &[u8]) -> bool {
+        let end = offset + part.len();
+        self.data[offset..end].copy_from_slice(part);
+        let at = self.ranges.partition_point(|&(_, e)| e < offset);
+        let mut merged = (offset, end);
+        let mut until = at;
+        while let Some(&(first, last)) = self.ranges.get(until).filter(|r| r.0 <= end) {
+            merged = (merged.0.min(first), merged.1.max(last));
+            until += 1;
+        }
+        self.ranges.splice(at..until, [merged]);
+        self.ranges == [(0, self.data.len())]
+    }
+}
+
+impl DatagramAssembly {
+    /// Accepts messages of up to `max_message` octets, and holds up to `budget` octets of
+    /// incomplete ones: the oldest make room.
+    pub fn new(max_message: usize, budget: usize) -> Self {
+        Self {
+            max_message,
+            budget,
+            partials: VecDeque::new(),
+            bytes: 0,
+            complete: VecDeque::new(),
+            delivered: vec![u64::MAX; REMEMBERED as usize],
+            end: 0,
+            lost: 0,
+        }
+    }
+
+    /// Octets held.
+    pub fn bytes_held(&self) -> usize {
+        self.bytes + self.complete.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    /// Messages that were sent, or taken to be sent, and given up here: more than 4,096 newer ones
+    /// exist, or the end has come.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The next complete message.
+    pub fn pop(&mut self) -> Option<Bytes> {
+        self.complete.pop_front()
+    }
+
+    /// There were so many `messages` in all, and nothing more will come.
+    pub fn finish(&mut self, messages: u64) {
+        self.know(messages.max(self.end).saturating_add(REMEMBERED));
+    }
+
+    /// Messages below `end` exist; what falls out of memory undelivered is lost.
+    fn know(&mut self, end: u64) {
+        if end <= self.end {
+            return;
+        }
+        let first = self.end.saturating_sub(REMEMBERED);
+        let keep = end.saturating_sub(REMEMBERED);
+        let delivered = &self.delivered;
+        let is_lost = |id: &u64| delivered[(id % REMEMBERED) as usize] != *id;
+        self.lost += (first..keep.min(self.end)).filter(is_lost).count() as u64;
+        self.lost += keep.saturating_sub(self.end);
+        self.end = end;
+        let bytes = &mut self.bytes;
+        self.partials.retain(|partial| {
+            let stays = partial.id >= keep;
+            *bytes -= if stays { 0 } else { partial.cost() };
+            stays
+        });
+    }
+
+    /// Takes a symbol, each at most once.
+    pub fn feed(&mut self, symbol: &[u8]) -> Result<(), SessionError> {
+        let mut reader = Reader::new(symbol);
+        while let Some(frame) =
+            message::decode(&mut reader).map_err(|message::Malformed| SessionError::Malformed)?
+        {
+            let MessageFrame::Datagram { id, total, offset, data } = frame else {
+                return Err(SessionError::Sequence);
+            };
+            let length = usize::try_from(total)
+                .ok()
+                .filter(|&length| length <= self.max_message)
+                .ok_or(SessionError::TooLong(total))?;
+            let offset = usize::try_from(offset)
+                .ok()
+                .filter(|&offset| offset <= length && data.len() <= length - offset)
+                .ok_or(SessionError::Sequence)?;
+            self.insert(id, length, offset, data)?;
+        }
+        Ok(())
+    }
+
+    fn insert(
+        &mut self,
+        id: u64,
+        length: usize,
+        offset: usize,
+        data: &[u8],
+    ) -> Result<(), SessionError> {
+        if id.saturating_add(REMEMBERED) < self.end
+            || self.delivered[(id % REMEMBERED) as usize] == id
+        {
+            return Ok(());
+        }
+        self.know(id + 1);
+        if data.len() == length {
+            self.deliver(id, Bytes::copy_from_slice(data));
+            return Ok(());
+        }
+        let found = self.partials.iter().position(|partial| partial.id == id);
+        let index = match found {
+            Some(index) if self.partials[index].data.len() != length => {
+                return Err(SessionError::Sequence);
+            }
+            Some(index) => index,
+            None if length + PARTIAL_OVERHEAD > self.budget => return Ok(()),
+            None => {
+                self.make_room(length + PARTIAL_OVERHEAD);
+                let partial = Partial { id, data: BytesMut::zeroed(length), ranges: Vec::new() };
+                self.bytes += partial.cost();
+                self.partials.push_back(partial);
+                self.partials.len() - 1
+            }
+        };
+        if self.partials[index].insert(offset, data)
+            && let Some(partial) = self.partials.remove(index)
+        {
+            self.bytes -= partial.cost();
+            self.deliver(id, partial.data.freeze());
+        }
+        Ok(())
+    }
+
+    fn make_room(&mut self, wanted: usize) {
+        while self.partials.len() >= MAX_PARTIALS || self.bytes + wanted > self.budget {
+            let Some(oldest) = self.partials.pop_front() else { break };
+            self.bytes -= oldest.cost();
+        }
+    }
+
+    fn deliver(&mut self, id: u64, message: Bytes) {
+        self.delivered[(id % REMEMBERED) as usize] = id;
+        self.complete.push_back(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bats_types::Timestamp;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::session::{DatagramQueue, MESSAGE_OVERHEAD};
+
+    proptest! {
+        /// Whatever symbols are lost, in whatever order the others come: a message arrives once and
+        /// unchanged if all its symbols do, and not at all otherwise.
+        #[test]
+        fn messages_arrive_whole_or_not_at_all(
+            lengths in prop::collection::vec(0usize..5_000, 1..40),
+            lost in prop::collection::vec(any::<bool>(), 400),
+            swaps in prop::collection::vec((0usize..400, 0usize..400), 0..50),
+        ) {
+            let messages: Vec<Bytes> = lengths
+                .iter()
+                .enumerate()
+                .map(|(i, &n)| (0..n).map(|x| (x * 7 + i) as u8).collect())
+                .collect();
+            let mut queue = DatagramQueue::default();
+            for message in &messages {
+                queue.push(message.clone(), LATER);
+            }
+            let mut symbols = Vec::new();
+            while !queue.is_empty() {
+                let mut symbol = vec![0; 500];
+                let (len, _) = queue.fill_symbol(&mut symbol);
+                prop_assert!(len > 0);
+                symbol.truncate(len);
+                symbols.push(symbol);
+            }
+            prop_assert_eq!(queue.bytes_held(), 0);
+
+            let mut intact = vec![true; messages.len()];
+            let mut arriving: Vec<Vec<u8>> = Vec::new();
+            for (symbol, lost) in symbols.into_iter().zip(lost.into_iter().cycle()) {
+                if !lost {
+                    arriving.push(symbol);
+                    continue;
+                }
+                let mut reader = Reader::new(&symbol);
+                while let Ok(Some(MessageFrame::Datagram { id, .. })) = message::decode(&mut reader) {
+                    intact[id as usize] = false;
+                }
+            }
+            for (a, b) in swaps {
+                if a < arriving.len() && b < arriving.len() {
+                    arriving.swap(a, b);
+                }
+            }
+            let mut assembly = DatagramAssembly::new(10_000, 1 << 20);
+            let mut got = Vec::new();
+            for symbol in &arriving {
+                assembly.feed(symbol).unwrap();
+                while let Some(message) = assembly.pop() {
+                    got.push(message);
+                }
+            }
+            let mut expected: Vec<Bytes> = messages
+                .iter()
+                .zip(&intact)
+                .filter(|(_, intact)| **intact)
+                .map(|(message, _)| message.clone())
+                .collect();
+            got.sort();
+            expected.sort();
+            assembly.finish(queue.messages());
+            prop_assert_eq!(got.len() as u64 + assembly.lost(), messages.len() as u64);
+            prop_assert_eq!(assembly.bytes_held(), 0);
+            prop_assert_eq!(got, expected);
+        }
+
+        #[test]
+        fn garbage_is_an_error_or_bounded(symbols in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..200)) {
+            let mut assembly = DatagramAssembly::new(1_000, 4_000);
+            for symbol in &symbols {
+                let _ = assembly.feed(symbol);
+                while assembly.pop().is_some() {}
+                prop_assert!(assembly.bytes_held() <= 4_000);
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_is_delivered_once() {
+        let mut queue = DatagramQueue::default();
+        queue.push(Bytes::from_static(b"once"), LATER);
+        let mut symbol = vec![0; 100];
+        let (len, expires) = queue.fill_symbol(&mut symbol);
+        assert_eq!(expires, LATER);
+        let mut assembly = DatagramAssembly::new(1_000, 4_000);
+        for _ in 0..3 {
+            assembly.feed(&symbol[..len]).unwrap();
+        }
+        assert_eq!(assembly.pop().as_deref(), Some(&b"once"[..]));
+        assert_eq!(assembly.pop(), None);
+    }
+
+    #[test]
+    fn what_is_too_old_is_not_sent() {
+        let mut queue = DatagramQueue::default();
+        queue.push(Bytes::from(vec![0; 1_000]), Timestamp::from_millis(100));
+        queue.push(Bytes::from(vec![0; 10]), Timestamp::from_millis(150));
+        let mut symbol = vec![0; 500];
+        assert!(queue.fill_symbol(&mut symbol).0 > 400, "the first message is begun");
+        queue.expire(Timestamp::from_millis(101));
+        assert_eq!((queue.expired(), queue.bytes_held()), (1, 10 + MESSAGE_OVERHEAD));
+        queue.expire(Timestamp::from_millis(150));
+        assert_eq!(queue.expired(), 1);
+    }
+
+    #[test]
+    fn a_message_from_far_ahead_costs_no_time_and_counts_what_is_between() {
+        let mut assembly = DatagramAssembly::new(1_000, 4_000);
+        let mut symbol = vec![0; 100];
+        let mut writer = crate::wire::varint::Writer::new(&mut symbol);
+        let id = (1_u64 << 62) - 1;
+        writer.u8(message::DATAGRAM).unwrap();
+        [id, 1, 0, 1].iter().for_each(|&field| writer.varint(field).unwrap());
+        writer.u8(7).unwrap();
+        assembly.feed(&symbol).unwrap();
+        assert_eq!(assembly.pop().as_deref(), Some(&[7][..]));
+        assembly.finish(id + 1);
+        assert_eq!(assembly.lost(), id);
+    }
+
+    const LATER: Timestamp = Timestamp::from_millis(1_000);
+}
