@@ -354,6 +354,29 @@ impl StreamDecoder {
         self.advance();
     }
 
+    /// The symbol turned out to be wrong: forgets it, and all equations held, in which it or what
+    /// made it wrong may be. Nothing happens if it was released or is not known.
+    pub fn forget(&mut self, number: u64) {
+        let held = number >= self.released.max(self.base) && self.symbol(number).is_some();
+        if !held {
+            return;
+        }
+        for cluster in 0..self.clusters.len() as u32 {
+            let Some(system) = &self.clusters[cluster as usize] else { continue };
+            for &unknown in system.columns() {
+                self.slots[(unknown - self.base) as usize] = Slot::Missing;
+            }
+            self.stats.equations_dropped += self.forget_cluster(cluster) as u64;
+        }
+        self.known.remove(number);
+        let index = (number - self.base) as usize;
+        if let Slot::Known(row) = core::mem::replace(&mut self.slots[index], Slot::Missing) {
+            self.row_bytes -= row.bytes();
+            self.pool.give(row);
+        }
+        self.first_missing = self.first_missing.min(number);
+    }
+
     /// What is missing below `below`, in order of the first symbol, at most `max` clusters:
     /// unknowns linked by held equations as one cluster (which may reach beyond `below`), runs of
     /// other unknowns as one each.

@@ -308,3 +308,40 @@ fn explicit_coefficients_are_one_for_each_symbol() {
     assert_eq!(push(16, &[1; 16]), Outcome::Innovative);
     assert_eq!(push(16, &[1; 16]), Outcome::Redundant);
 }
+
+#[test]
+fn a_wrong_symbol_is_forgotten_and_asked_for_again() {
+    let mut encoder = sender(32, 64);
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
+    for number in (0..32).filter(|&n| n != 20) {
+        let mut payload = symbol(number, 64);
+        payload[3] ^= u8::from(number == 7);
+        decoder.push_source(number, &payload);
+    }
+    let window = Window { first: 0, count: 32 };
+    // Solved with the wrong symbol, and wrong itself.
+    let payload = repair(&mut encoder, window, 0, 0);
+    decoder.push_repair(window, Columns::Fresh { batch: 0, column: 0 }, &payload);
+    assert_eq!(decoder.first_missing(), 32);
+    assert_ne!(decoder.symbol(20).unwrap(), symbol(20, 64));
+    decoder.forget(7);
+    decoder.forget(7);
+    assert_eq!((decoder.first_missing(), decoder.symbol(7)), (7, None));
+    decoder.forget(20);
+    assert_eq!(decoder.missing_clusters(32, 9).len(), 2);
+    for column in 1..3 {
+        let payload = repair(&mut encoder, window, 0, column);
+        decoder.push_repair(window, Columns::Fresh { batch: 0, column }, &payload);
+        if column == 1 {
+            // Equations may have come from the same liar.
+            decoder.forget(3);
+            assert_eq!(decoder.equations_held(), 0);
+            decoder.push_source(3, &symbol(3, 64));
+            decoder.push_repair(window, Columns::Fresh { batch: 0, column }, &payload);
+        }
+    }
+    assert!((0..32).all(|n| decoder.symbol(n).unwrap() == symbol(n, 64)));
+    decoder.release_below(32);
+    decoder.forget(31);
+    assert_eq!(decoder.first_missing(), 32, "released");
+}

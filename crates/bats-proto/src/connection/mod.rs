@@ -3,6 +3,7 @@
 //! The order of work is the same everywhere: an input changes the parts, then [`Connection::poll`]
 //! asks them what is to be sent, in order of urgency, until only a time-out is left.
 
+mod carried;
 mod control;
 mod deadlines;
 mod fragments;
@@ -34,6 +35,7 @@ use crate::link::sent::SentPackets;
 use crate::stats::ConnectionStats;
 use crate::wire::short_header::PacketKind;
 
+use carried::{CarriedSession, LinkCarriage};
 use control::PendingControl;
 use deadlines::Deadlines;
 use fragments::FragmentAssembly;
@@ -41,6 +43,7 @@ use protection::PacketProtection;
 use state::State;
 use streams::{Outgoing, Streams};
 
+pub(crate) use carried::{Arrived, Carriage};
 pub(crate) use setup::{Setup, local_parameters};
 
 /// Least and most time that an acknowledgement is held back; between them a 32nd of the
@@ -82,6 +85,10 @@ struct Counters {
     forged: u64,
     replayed: u64,
     malformed: u64,
+    /// Carried packets and reports of a peer that may not have any carried.
+    uncarried: u64,
+    /// Symbols that somebody has altered on the way.
+    symbols_altered: u64,
     probe_timeouts: u64,
     messages_sent: u64,
     message_bytes_sent: u64,
@@ -151,8 +158,13 @@ pub(crate) struct Connection {
     /// The coded payload at hand.
     scratch: Vec<u8>,
     /// `scratch` is too long for the path and must be split.
-    unsplit: Option<PacketKind>,
+    unsplit: Option<(PacketKind, bool)>,
     ranges: Vec<(u64, u64)>,
+
+    /// What the link carries for others.
+    carriage: LinkCarriage,
+    /// Set if this is a session that crosses relays, not a link.
+    carried: Option<Box<CarriedSession>>,
 
     events: VecDeque<Event>,
     readable_told: bool,
@@ -356,6 +368,8 @@ impl Connection {
             packets_forged: self.counters.forged,
             packets_replayed: self.counters.replayed,
             packets_malformed: self.counters.malformed,
+            packets_uncarried: self.counters.uncarried,
+            symbols_altered: self.counters.symbols_altered,
             probe_timeouts: self.counters.probe_timeouts,
             ecn_ce: self.ce_reported,
             ..ConnectionStats::default()

@@ -2,6 +2,7 @@
 
 use bats_types::Timestamp;
 
+use super::carried::Arrived;
 use super::fragments::FragmentAssembly;
 use super::protection::{OpenError, PacketProtection};
 use super::setup::receive_budget;
@@ -10,6 +11,7 @@ use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion::AckSample;
 use crate::endpoint::Received;
 use crate::error::CloseReason;
+use crate::event::Event;
 use crate::link::sent::{Contents, LossOutcome};
 use crate::wire::frame::{self, AckHeader, Frame};
 use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN};
@@ -85,6 +87,11 @@ impl Connection {
         self.ce_received += u64::from(ce);
         let payload = &packet[SHORT_HEADER_LEN..SHORT_HEADER_LEN + opened.len];
         match opened.kind {
+            kind if opened.carried => {
+                self.owe_ack(now);
+                let payload = payload.to_vec();
+                self.push_arrived(Arrived::Packet(kind, payload));
+            }
             PacketKind::Control => self.handle_control(now, payload),
             kind => {
                 self.owe_ack(now);
@@ -112,7 +119,7 @@ impl Connection {
         self.deadlines.ack = Some(self.deadlines.ack.map_or(due, |at| at.min(due)));
     }
 
-    fn handle_coded(&mut self, now: Timestamp, kind: PacketKind, payload: &[u8]) {
+    pub(super) fn handle_coded(&mut self, now: Timestamp, kind: PacketKind, payload: &[u8]) {
         let rtt = self.rtt.min();
         let Some(streams) = &mut self.streams else { return };
         if let Err(error) = streams.incoming.on_packet(now, kind, payload, rtt) {
@@ -132,8 +139,14 @@ impl Connection {
     pub(super) fn take_symbols(&mut self, now: Timestamp) {
         let budget = receive_budget(&self.config);
         let Some(streams) = &mut self.streams else { return };
-        match streams.incoming.take(&mut streams.inbox, budget) {
+        let open = self.carried.as_mut().and_then(|carried| carried.symbols.as_mut());
+        let open = open.map(|keys| &mut keys.open);
+        match streams.incoming.take(&mut streams.inbox, budget, open) {
             Ok(taken) => {
+                if taken.altered > 0 && self.counters.symbols_altered == 0 {
+                    self.events.push_back(Event::Altered);
+                }
+                self.counters.symbols_altered += taken.altered;
                 self.counters.messages_received += taken.messages;
                 self.counters.message_bytes_received += taken.bytes;
             }
@@ -173,6 +186,7 @@ impl Connection {
             Frame::Ack(header) => self.handle_ack(now, header, ranges),
             Frame::Rank(feedback) => {
                 let view = self.path_view();
+                self.on_carried_report(now, feedback.coded);
                 if let Some(streams) = &mut self.streams
                     && let Err(error) = streams.outgoing.on_rank_feedback(now, &feedback, &view)
                 {
@@ -213,13 +227,19 @@ impl Connection {
                 };
                 self.vanish(reason);
             }
-            Frame::BatchRank(_) => {}
-            Frame::Fragment { id, index, kind, carried: _, last, data } => {
+            Frame::BatchRank(report) => self.push_arrived(Arrived::Report(report)),
+            Frame::Fragment { id, index, kind, carried, last, data } => {
                 self.owe_ack(now);
                 let mut assembly = core::mem::take(&mut self.fragments);
                 let limit = self.streams.as_ref().map_or(0, |s| s.max_symbol_size + 64);
-                if let Some((kind, whole)) = assembly.insert(id, index, kind, last, data, limit) {
-                    self.handle_coded(now, kind, whole);
+                let whole = assembly.insert(id, index, (kind, carried), last, data, limit);
+                if let Some(((kind, carried), whole)) = whole {
+                    if carried {
+                        let whole = core::mem::take(whole);
+                        self.push_arrived(Arrived::Packet(kind, whole));
+                    } else {
+                        self.handle_coded(now, kind, whole);
+                    }
                 }
                 self.fragments = FragmentAssembly::default();
                 core::mem::swap(&mut self.fragments, &mut assembly);

@@ -11,6 +11,7 @@ use bats_types::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::carried::{CarriedSession, LinkCarriage};
 use super::control::PendingControl;
 use super::deadlines::Deadlines;
 use super::fragments::FragmentAssembly;
@@ -32,6 +33,7 @@ use crate::link::received::ReceivedPackets;
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
 use crate::session::{DatagramAssembly, DatagramQueue, Inbox, Reassembly, SendQueue};
+use crate::wire::flow::FlowKey;
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 
 /// Round-trip time before the first sample (RFC 9002, section 6.2.2, less its caution: nothing
@@ -53,6 +55,9 @@ pub(crate) struct Setup {
     pub(crate) seed: [u8; 32],
     /// Seed of the repair coefficients that this end sends, as told to the peer.
     pub(crate) code_seed: u64,
+    /// For a session that crosses relays: the flow that it sends,
+    /// and whether this node's relay recodes.
+    pub(crate) carried: Option<(FlowKey, bool)>,
 }
 
 /// Octets that the longest window takes: below that budget a repair could not be made or used.
@@ -143,6 +148,10 @@ impl Connection {
             refused_bytes: 0,
             acknowledged_told: true,
             counters: Counters::default(),
+            carriage: LinkCarriage::default(),
+            carried: setup
+                .carried
+                .map(|(key, recoded)| Box::new(CarriedSession::new(key, recoded))),
             code_seed: setup.code_seed,
             config: setup.config,
         }
@@ -278,12 +287,15 @@ impl Connection {
         self.mtu = MtuDiscovery::new(max_payload);
         self.idle_timeout = self.config.idle_timeout.min(peer.idle_timeout);
         let algorithm = match mode {
+            // The first link's controller decides.
+            _ if self.carried.is_some() => CongestionAlgorithm::None,
             Mode::Transparent => CongestionAlgorithm::None,
             Mode::Btp | Mode::Brtp => self.config.congestion,
         };
         self.controller = congestion::build(algorithm, self.rtt.smoothed(), BASE_UDP_PAYLOAD);
         self.streams = Some(self.streams_for(mode, peer, max_symbol_size));
         self.state.establish();
+        self.establish_carried();
         self.last_received_at = now;
         self.deadlines.idle = Some(now + self.idle_timeout);
         self.counters.established = Some(now);

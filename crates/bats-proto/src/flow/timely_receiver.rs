@@ -239,9 +239,9 @@ impl TimelyReceiver {
         }
     }
 
-    /// The next symbol that has become known.
-    pub fn next_symbol(&mut self) -> Option<&[u8]> {
+    /// The next symbol that has become known, with its number.
+    pub fn next_symbol(&mut self) -> Option<(u64, &[u8])> {
         let number = self.ready.pop_front()?;
-        self.decoder.symbol(number)
+        Some((number, self.decoder.symbol(number)?))
     }
 }
