@@ -6,6 +6,8 @@
 pub mod capture;
 pub mod delays;
 pub mod flows;
+pub mod hops;
+pub mod line;
 pub mod matrix;
 pub mod network;
 pub mod record;

@@ -1,6 +1,7 @@
 //! `bats-sim`: figures of the protocol in virtual time.
 #![forbid(unsafe_code)]
 
+mod hops_command;
 mod table;
 
 use std::fs::File;
@@ -28,6 +29,9 @@ enum Command {
     /// Bulk transfer over one link for every loss and delay
     #[command(after_long_help = table::LEGEND)]
     Matrix(Matrix),
+    /// Bulk transfer across relays, for numbers of hops and losses
+    #[command(after_long_help = hops_command::LEGEND)]
+    Hops(hops_command::HopsArguments),
     /// One cell of the matrix, with the state of the sender over time
     #[command(after_long_help = table::LEGEND)]
     Run(Run),
@@ -122,6 +126,15 @@ fn say(line: &str) -> Result<(), Failure> {
 
 /// Runs all cells on all cores; results in the order of the cells.
 fn run_all(cells: &[Cell], done: impl Fn(&Figures) + Sync) -> Vec<Figures> {
+    run_parallel(cells, |cell| {
+        let (figures, _) = cell.run();
+        done(&figures);
+        figures
+    })
+}
+
+/// Calls `run` for all on all cores; results in the order of the inputs.
+fn run_parallel<T: Sync, R: Send + Clone>(cells: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(vec![None; cells.len()]);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -132,9 +145,8 @@ fn run_all(cells: &[Cell], done: impl Fn(&Figures) + Sync) -> Vec<Figures> {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     cells.get(index).map(|cell| (index, cell))
                 } {
-                    let (figures, _) = cell.run();
-                    done(&figures);
-                    results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(figures);
+                    let result = run(cell);
+                    results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
                 }
             });
         }
@@ -198,6 +210,7 @@ fn run(arguments: &Run) -> Result<(), Failure> {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Matrix(arguments) => matrix(&arguments),
+        Command::Hops(arguments) => hops_command::run(&arguments),
         Command::Run(arguments) => run(&arguments),
     };
     match result {

@@ -79,7 +79,7 @@ pub struct Outcome {
 }
 
 /// Message `number` of a run: its number, then octets that follow from it.
-fn message(seed: u64, number: u64, size: usize) -> Bytes {
+pub(crate) fn message(seed: u64, number: u64, size: usize) -> Bytes {
     let mut octets = vec![0; size.max(8)];
     octets[..8].copy_from_slice(&number.to_le_bytes());
     let mut x = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

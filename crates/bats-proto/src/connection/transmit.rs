@@ -581,7 +581,9 @@ impl Connection {
         };
         add(self.handshake.next_timeout());
         if self.state.is_established() {
-            add(self.mtu.next_timeout().map(|at| at.max(now)));
+            if self.carried.is_none() {
+                add(self.mtu.next_timeout().map(|at| at.max(now)));
+            }
             if let Some(streams) = &self.streams {
                 add(streams.outgoing.next_timeout().map(|at| at.max(now)));
                 add(streams.incoming.next_timeout());

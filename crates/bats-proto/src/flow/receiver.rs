@@ -3,13 +3,14 @@ use std::collections::VecDeque;
 
 use bats_code::rows::padded_length;
 use bats_code::stream::{
-    Columns, DecoderConfig, MAX_SYMBOL_SIZE, MAX_WINDOW, Outcome, StreamDecoder, Window,
+    DecoderConfig, MAX_SYMBOL_SIZE, MAX_WINDOW, Outcome, StreamDecoder, Window,
 };
 use bats_types::Timestamp;
 
 use super::FlowError;
+use super::coded::Combination;
 use super::credit::Credit;
-use crate::wire::coding::{RepairHeader, SourceHeader, expand};
+use crate::wire::coding::{SourceHeader, expand};
 use crate::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
@@ -178,26 +179,20 @@ impl FlowReceiver {
         kind: PacketKind,
         reader: &mut Reader<'_>,
     ) -> Result<Outcome, FlowError> {
-        let header = RepairHeader::decode(reader).ok_or(FlowError::Malformed)?;
-        let window = Window { first: header.first_symbol(self.seen_end), count: header.count };
+        let combination = Combination::decode(kind, reader, self.seen_end)?;
+        let window = combination.window;
         let end = window.end().ok_or(FlowError::Malformed)?;
         self.check_credit(end - 1)?;
         self.seen_end = self.seen_end.max(end);
-        let expected = self.repair_seen.map_or(0, |seen| seen / 16);
-        let batch = expand(u64::from(header.batch), 24, expected);
-        let sequence = batch * 16 + u64::from(header.column);
-        self.repair_seen = Some(self.repair_seen.map_or(sequence, |seen| seen.max(sequence)));
-        let vector;
-        let columns = if kind == PacketKind::Recoded {
-            vector = reader.array().ok_or(FlowError::Malformed)?;
-            Columns::Recoded { batch: header.batch, vector: &vector }
-        } else {
-            Columns::Fresh { batch: header.batch, column: header.column }
-        };
+        if let Some((batch, column)) = combination.repair {
+            let expected = self.repair_seen.map_or(0, |seen| seen / 16);
+            let sequence = expand(u64::from(batch), 24, expected) * 16 + u64::from(column);
+            self.repair_seen = Some(self.repair_seen.map_or(sequence, |seen| seen.max(sequence)));
+        }
         if self.is_overloaded(window) {
             return Ok(Outcome::OutOfRange);
         }
-        Ok(self.decoder.push_repair(window, columns, reader.rest()).outcome)
+        Ok(self.decoder.push_repair(window, combination.columns(), reader.rest()).outcome)
     }
 
     /// Whether equations take more than their share of the budget, as they do only if someone
@@ -290,6 +285,7 @@ impl FlowReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::coding::RepairHeader;
     use crate::wire::varint::Writer;
 
     const SYMBOL: usize = 1_408;

@@ -7,13 +7,13 @@ use crate::wire::flow::NodeId;
 /// Flows known at once (`guide`: 10,000 through one relay); packets of further ones are dropped.
 pub const MAX_FLOWS: usize = 16_384;
 /// Batches of a kind that a node follows for a flow: eight round trips of 20 ms at 1 Gbit/s.
-pub const MAX_BATCHES: usize = 1_024;
+pub(super) const MAX_BATCHES: usize = 1_024;
 /// Combinations made of one batch at most: enough for half of the packets lost in bursts, and an
 /// end to what a neighbour that always lacks something can ask for.
 pub const MAX_RECODED: u16 = 64;
 /// Packets beyond a round trip that may wait for the next hop: what the rates of two hops differ
 /// by for a while.
-pub const QUEUE_PACKETS: u64 = 128;
+pub(super) const QUEUE_PACKETS: u64 = 128;
 /// Least memory of a flow that is granted whatever the round trip is.
 pub const LEAST_FLOW_BYTES: usize = 1 << 20;
 /// End-to-end packets that wait for a link; more are dropped.

@@ -584,7 +584,7 @@ impl Relay {
     #[must_use]
     pub fn wants(&self, now: Timestamp, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|state| {
-            state.opaque.next_at().is_some_and(|at| at <= now)
+            state.opaque.is_due(now)
                 || state.active.iter().any(|key| {
                     self.flows.get(key).is_some_and(|f| !f.plain.is_empty() || f.outbound.wants())
                 })
@@ -664,8 +664,8 @@ impl Relay {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Timestamp) {
-        for (&id, link) in &self.links {
-            if link.opaque.next_at().is_some_and(|at| at <= now) {
+        for (&id, link) in &mut self.links {
+            if link.opaque.announce(now) {
                 self.ready.insert(id);
             }
         }

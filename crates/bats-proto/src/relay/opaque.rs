@@ -34,6 +34,8 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct OpaqueQueue {
     waiting: VecDeque<Waiting>,
+    /// The link knows of what was due then; it asks when its window allows.
+    announced: Timestamp,
 }
 
 impl OpaqueQueue {
@@ -42,6 +44,7 @@ impl OpaqueQueue {
         if self.waiting.len() >= MAX_OPAQUE {
             return false;
         }
+        self.announced = self.announced.max(now);
         self.waiting.push_back(Waiting { due: now, sent: 0, header, octets: octets.to_vec() });
         true
     }
@@ -65,9 +68,21 @@ impl OpaqueQueue {
         Some(header)
     }
 
-    /// When the next packet is due.
+    /// When the next packet that the link does not know of is due.
     pub(super) fn next_at(&self) -> Option<Timestamp> {
-        self.waiting.iter().map(|packet| packet.due).min()
+        self.waiting.iter().map(|packet| packet.due).filter(|&due| due > self.announced).min()
+    }
+
+    /// Whether a packet is due; the link is told.
+    pub(super) fn announce(&mut self, now: Timestamp) -> bool {
+        let due = self.next_at().is_some_and(|at| at <= now);
+        self.announced = self.announced.max(now);
+        due
+    }
+
+    /// Whether a packet is due.
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
+        self.waiting.iter().any(|packet| packet.due <= now)
     }
 
     /// Forgets the packets of a flow.
