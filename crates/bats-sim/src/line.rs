@@ -9,7 +9,7 @@ use bats_proto::config::Security;
 use bats_proto::relay::{RelayConfig, RelayStats};
 use bats_proto::wire::flow::NodeId;
 use bats_proto::{
-    ClientConfig, ConnectionHandle, Endpoint, EndpointConfig, Event, Identity, Input, Output,
+    ClientConfig, ConnectionHandle, Endpoint, EndpointConfig, Event, Identity, Input, Mode, Output,
     PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
 };
 
@@ -203,8 +203,14 @@ impl Line {
 
     /// Node 0 begins a session with the last node.
     pub fn connect_ends(&mut self) -> ConnectionHandle {
+        self.connect_ends_as(self.config.transport.mode)
+    }
+
+    /// The same, in a mode of one's choice.
+    pub fn connect_ends_as(&mut self, mode: Mode) -> ConnectionHandle {
         let last = node_id(self.nodes.len() - 1);
-        let (now, client) = (self.now, self.client());
+        let (now, mut client) = (self.now, self.client());
+        client.transport = Arc::new(TransportConfig { mode, ..self.config.transport.clone() });
         let handle = self.nodes[0].connect_across(now, last, "end", client);
         self.touch(0);
         handle.expect("a valid configuration")

@@ -91,7 +91,7 @@ mod tests {
         data: &[u8],
     ) -> Option<Vec<u8>> {
         assembly
-            .insert(id, index, PacketKind::Source, last, data, 100)
+            .insert(id, index, (PacketKind::Source, false), last, data, 100)
             .map(|(_, whole)| whole.clone())
     }
 

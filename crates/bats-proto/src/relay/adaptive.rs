@@ -9,6 +9,8 @@ use super::LinkView;
 const BATCHES_PER_PLAN: u32 = 64;
 /// Batches that the ranks are weighted over: older ones fade.
 const MEMORY: f64 = 0.75;
+/// Ranks that less than one batch in so many has do not count.
+const RARE: f64 = 64.0;
 /// Packets of a batch in the plan at most.
 const MAX_BUDGET: f64 = 4.0 * BATCH_SIZE as f64;
 
@@ -40,9 +42,11 @@ impl AdaptiveCounts {
 
     fn make_plan(&mut self, view: &LinkView) {
         let total: f64 = self.ranks.iter().sum();
-        let mean = (0..).zip(&self.ranks).map(|(rank, n)| f64::from(rank) * n).sum::<f64>() / total;
         let p = view.loss.clamp(0.0, 0.9);
-        let budget = (mean / (1.0 - p)).min(MAX_BUDGET);
+        // The previous nodes were given a link's share for batches that were full when they began:
+        // so are the next ones, whatever was lost on the way.
+        let full = self.ranks.iter().rposition(|&n| n * RARE >= total).unwrap_or(0);
+        let budget = (full as f64 / (1.0 - p)).min(MAX_BUDGET);
         let loss = if view.burst_factor > 1.0 {
             // Variance over that of independent losses: (1 + r) / (1 - r) of a Gilbert chain.
             let correlation = (view.burst_factor - 1.0) / (view.burst_factor + 1.0);
@@ -61,20 +65,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn higher_ranks_get_more_and_the_mean_makes_up_for_the_loss() {
+    fn higher_ranks_get_more_within_the_share_of_a_full_batch() {
         let view = LinkView { loss: 0.2, ..LinkView::default() };
         let mut counts = AdaptiveCounts::default();
         let ranks = [16, 14, 12, 13, 15, 16, 11, 13];
-        let (mut sent, mut held) = (0, 0);
+        let (mut sent, mut low, mut high) = (0, 0, 0);
         for round in 0..200 {
             let rank = ranks[round % ranks.len()];
-            let extras = counts.extras(rank, &view);
+            let packets = rank + counts.extras(rank, &view);
             if round >= 100 {
-                (sent, held) = (sent + rank + extras, held + rank);
+                sent += packets;
+                low = if rank == 11 { packets } else { low };
+                high = if rank == 16 { packets } else { high };
             }
         }
-        let ratio = sent as f64 / held as f64;
-        assert!((ratio - 1.25).abs() < 0.08, "{ratio}");
+        let mean = f64::from(sent as u32) / 100.0;
+        assert!((mean - 16.0 / 0.8).abs() < 0.5, "{mean}");
+        assert!(low < high, "{low} {high}");
         assert_eq!(AdaptiveCounts::default().extras(16, &LinkView::default()), 0, "no loss");
     }
 }

@@ -115,6 +115,7 @@ pub(super) struct Outbound {
     /// What the next node said last of its queue and its room.
     queued_there: u64,
     room_there: Option<u64>,
+    reported_at: Timestamp,
     bytes: usize,
     view: LinkView,
     check_at: Option<Timestamp>,
@@ -132,6 +133,7 @@ impl Outbound {
             fresh: VecDeque::new(),
             queued_there: 0,
             room_there: None,
+            reported_at: Timestamp::ZERO,
             bytes: 0,
             view: LinkView::default(),
             check_at: None,
@@ -226,7 +228,9 @@ impl Outbound {
         }
         batch.changed = now;
         batch.hop_limit = batch.hop_limit.min(coded.hop_limit);
-        batch.closed |= coded.vector[BATCH_SIZE - 1] != 0 || recoder.rank() == BATCH_SIZE;
+        // Where nobody reports, all that comes of a batch counts, combinations included.
+        let last = self.feedback && coded.vector[BATCH_SIZE - 1] != 0;
+        batch.closed |= last || recoder.rank() == BATCH_SIZE;
         let row = row_bytes(coded.payload.len());
         batch.row_bytes += row;
         self.bytes += row;
@@ -431,7 +435,9 @@ impl Outbound {
         }
         self.queued_there = report.queued;
         self.room_there = Some(report.room);
+        self.reported_at = now;
         let horizon = self.horizon();
+        self.arm(now + horizon);
         while self.fresh.front().is_some_and(|&(pn, at)| pn <= report.mark || at + horizon <= now) {
             self.fresh.pop_front();
         }
@@ -483,6 +489,11 @@ impl Outbound {
         while self.fresh.front().is_some_and(|&(_, at)| at + horizon <= now) {
             self.fresh.pop_front();
         }
+        if self.reported_at + horizon <= now {
+            // The report that told of more room was lost; whoever waits for it waits for ever.
+            self.queued_there /= 2;
+            self.room_there = None;
+        }
         let mut next = None;
         let mut added = Vec::new();
         for (space, batches) in [Space::Source, Space::Repair].into_iter().zip(&mut self.batches) {
@@ -499,7 +510,7 @@ impl Outbound {
             }
         }
         self.owed.extend(added);
-        if !self.fresh.is_empty() || !self.forwards.is_empty() {
+        if !self.fresh.is_empty() || !self.forwards.is_empty() || self.queued_there > 0 {
             next = Some(next.map_or(now + horizon, |at| at.min(now + horizon)));
         }
         if let Some(at) = next {
