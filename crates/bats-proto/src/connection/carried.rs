@@ -124,6 +124,12 @@ impl CarriedSession {
             loss: EndToEndLoss::default(),
         }
     }
+
+    /// Octets that the first link carries in the time that relays may take for repairs.
+    pub(super) fn products(&self, rtt: Duration) -> u64 {
+        let time = rtt.mul_f64(PATIENCE_RTTS) + LEAST_PATIENCE;
+        (self.link.rate as f64 * time.as_secs_f64()) as u64
+    }
 }
 
 impl Connection {

@@ -190,6 +190,7 @@ impl Connection {
             self.writable_wanted = true;
             return Err(SendError::Blocked(message));
         };
+        let products = products(&*self.controller, self.carried.as_deref(), &self.rtt);
         if streams.outgoing.is_finished() {
             return Err(SendError::Finished);
         }
@@ -203,7 +204,7 @@ impl Connection {
         let full =
             held >= send_window(
                 &self.config,
-                &*self.controller,
+                products,
                 &streams.outgoing,
                 self.sent.bytes_acked(),
             ) || held + message.len() > self.config.send_budget;
@@ -322,7 +323,7 @@ impl Connection {
         let held = streams.outgoing.bytes_held();
         let window = send_window(
             &self.config,
-            &*self.controller,
+            products(&*self.controller, self.carried.as_deref(), &self.rtt),
             &streams.outgoing,
             self.sent.bytes_acked(),
         );
@@ -406,16 +407,26 @@ impl Connection {
     }
 }
 
+/// About two bandwidth-delay products: what the congestion window allows, or, across relays, what
+/// the first link carries until the other end has answered.
+fn products(
+    controller: &dyn Controller,
+    carried: Option<&CarriedSession>,
+    rtt: &RttEstimator,
+) -> u64 {
+    carried.map_or_else(|| controller.window(), |carried| carried.products(rtt.smoothed()))
+}
+
 /// Octets that may be held for sending now. What the application hands over beyond some bandwidth-
 /// delay products waits here for nothing: it only ages, and the sender's figures run ahead of what
 /// the network carries. What is sent and waits for repair does not count against fresh data.
 fn send_window(
     config: &TransportConfig,
-    controller: &dyn Controller,
+    products: u64,
     outgoing: &Outgoing,
     acked: u64,
 ) -> usize {
-    let products = usize::try_from(controller.window()).unwrap_or(usize::MAX);
+    let products = usize::try_from(products).unwrap_or(usize::MAX);
     let with_repairs = outgoing.flow_bytes().saturating_add(products);
     let window = products.saturating_mul(WINDOWS_HELD).max(with_repairs);
     let least = if acked < KNOWN_PATH_BYTES { FIRST_SEND_WINDOW } else { LEAST_SEND_WINDOW };

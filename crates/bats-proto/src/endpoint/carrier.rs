@@ -302,6 +302,9 @@ impl Endpoint {
         else {
             return;
         };
+        if !link.is_admitted() {
+            return;
+        }
         let id = LinkId(handle.0);
         let view = link.link_view();
         while let Some(arrived) = link.pop_arrived() {
