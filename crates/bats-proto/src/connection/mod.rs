@@ -201,13 +201,9 @@ impl Connection {
             });
         }
         let held = streams.outgoing.bytes_held();
-        let full =
-            held >= send_window(
-                &self.config,
-                products,
-                &streams.outgoing,
-                self.sent.bytes_acked(),
-            ) || held + message.len() > self.config.send_budget;
+        let full = held
+            >= send_window(&self.config, products, &streams.outgoing, self.sent.bytes_acked())
+            || held + message.len() > self.config.send_budget;
         // One message larger than the budget may pass when nothing else is held, so that every
         // message the peer accepts can be sent at all.
         if held > 0 && full {
@@ -420,12 +416,7 @@ fn products(
 /// Octets that may be held for sending now. What the application hands over beyond some bandwidth-
 /// delay products waits here for nothing: it only ages, and the sender's figures run ahead of what
 /// the network carries. What is sent and waits for repair does not count against fresh data.
-fn send_window(
-    config: &TransportConfig,
-    products: u64,
-    outgoing: &Outgoing,
-    acked: u64,
-) -> usize {
+fn send_window(config: &TransportConfig, products: u64, outgoing: &Outgoing, acked: u64) -> usize {
     let products = usize::try_from(products).unwrap_or(usize::MAX);
     let with_repairs = outgoing.flow_bytes().saturating_add(products);
     let window = products.saturating_mul(WINDOWS_HELD).max(with_repairs);

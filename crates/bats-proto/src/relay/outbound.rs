@@ -25,6 +25,8 @@ const CLOSE_AFTER: Duration = Duration::from_millis(2);
 const REORDERING: u64 = 3;
 /// Standard deviations of protection by combinations that use idle slots.
 const EXTRA_Z: f64 = 0.0;
+/// Packets under way in a batch of a flow that has so few that each is protected by itself.
+const FEW_PACKETS: usize = 4;
 /// Longest payload of which a batch keeps rows of small size.
 const USUAL_PAYLOAD: usize = 1_536;
 /// Batches looked at for one idle slot.
@@ -63,6 +65,8 @@ struct Batch {
     owed: usize,
     is_queued: bool,
     recoded: u16,
+    /// Combinations sent since the last packet was passed on.
+    covered: usize,
     closed: bool,
     /// Where nobody reports: what follows the batch has been decided.
     decided: bool,
@@ -213,6 +217,7 @@ impl Outbound {
             owed: 0,
             is_queued: false,
             recoded: 0,
+            covered: 0,
             closed: false,
             decided: false,
             changed: now,
@@ -336,6 +341,7 @@ impl Outbound {
         let kind = write(space, id, batch.window, vector, out)?;
         out.extend_from_slice(payload);
         batch.sent_rows += 1;
+        batch.covered = 0;
         if feedback {
             batch.in_flight.push_back((number, now));
             self.fresh.push_back((number, now));
@@ -374,6 +380,7 @@ impl Outbound {
         out.copy_within(header..header + len, start + written);
         out.truncate(start + written + len);
         batch.recoded += 1;
+        batch.covered += 1;
         stats.batches_capped += u64::from(batch.recoded == MAX_RECODED);
         if self.feedback {
             batch.in_flight.push_back((number, now));
@@ -400,7 +407,8 @@ impl Outbound {
                 }
                 let np = n as f64 * p;
                 let extra = ((np + EXTRA_Z * (np * b).sqrt()) / (1.0 - p)).ceil().max(0.0);
-                if batch.in_flight.len() >= n + extra as usize {
+                let cover = if n <= FEW_PACKETS { cover(p) } else { 0 };
+                if batch.in_flight.len() >= n + extra as usize && batch.covered >= cover {
                     continue;
                 }
                 if batch.is_closed(now, id + 1 >= newest) {
@@ -570,6 +578,17 @@ fn owe(batch: &mut Batch) -> bool {
     let queue = batch.owed > 0 && !batch.is_queued;
     batch.is_queued |= queue;
     queue
+}
+
+/// Combinations that follow each packet of a flow that has few (`coding.md` 7, thin flows): more
+/// cannot be known before the report, a round trip later.
+fn cover(loss: f64) -> usize {
+    match loss {
+        p if p < 0.005 => 0,
+        p if p < 0.07 => 1,
+        p if p < 0.2 => 2,
+        _ => 3,
+    }
 }
 
 /// Memory of a row.
