@@ -8,6 +8,9 @@ use std::process::ExitCode;
 use bats_code::adaptive::{HopLoss, RecodingPlan};
 use bats_code::kernel::{Kernel, Mode};
 use bats_code::recode::{Recoder, unit_vector};
+use bats_code::rfc::{
+    BatchCache, Decoder, DegreeDistribution, Encoder, Field, InnerCode, Limits, OuterCode, Progress,
+};
 use bats_code::stream::{Columns, DecoderConfig, StreamDecoder, StreamEncoder, Window};
 
 const T: usize = 1408;
@@ -15,6 +18,21 @@ const WINDOW: u16 = 64;
 
 fn symbol(index: usize) -> Vec<u8> {
     (0..T).map(|x| (x * 7 + index * 13) as u8).collect()
+}
+
+/// A block with a precode and sparse batches, so that every part of the decoder has work.
+const RFC_K: usize = 200;
+const RFC_T: usize = 704;
+
+/// An encoder of that block with M = 16, and the length of its packets.
+fn rfc_encoder() -> Option<(Encoder, usize)> {
+    let inner = InnerCode::new(16, Field::Octet).ok()?;
+    let degrees = DegreeDistribution::recommended(16, RFC_K as u32, true);
+    let code = OuterCode::new(RFC_K as u32, inner, degrees).ok()?.with_precode();
+    let data: Vec<u8> = (0..RFC_K * RFC_T - 1).map(|x| (x * 7 + x / 1000) as u8).collect();
+    let encoder = Encoder::new(BatchCache::new(code, 1 << 24), &data, RFC_T).ok()?;
+    let len = encoder.coded_packet_len();
+    Some((encoder, len))
 }
 
 /// Returns the work of one round.
@@ -77,6 +95,39 @@ fn work(name: &str) -> Option<Box<dyn FnMut()>> {
                 recoder.recode_random(1, draw, &mut vector, &mut payload).expect("rank 16");
             })
         }
+        "rfc-encode" => {
+            let (mut encoder, len) = rfc_encoder()?;
+            let mut packets = vec![0; 16 * len];
+            Box::new(move || {
+                let mut outputs: Vec<&mut [u8]> = packets.chunks_exact_mut(len).collect();
+                for batch_id in 0..4 {
+                    encoder.encode(batch_id, 0, &mut outputs).expect("sizes");
+                }
+            })
+        }
+        "rfc-decode" => {
+            let (mut encoder, len) = rfc_encoder()?;
+            let mut packets = vec![0; 20 * 16 * len];
+            for (batch_id, batch) in (0..).zip(packets.chunks_exact_mut(16 * len)) {
+                let mut outputs: Vec<&mut [u8]> = batch.chunks_exact_mut(len).collect();
+                encoder.encode(batch_id, 0, &mut outputs).ok()?;
+            }
+            let mut cache = Some(encoder.into_cache());
+            Box::new(move || {
+                let cached = cache.take().expect("given back");
+                let limits = Limits::for_code(cached.code(), RFC_T);
+                let mut decoder = Decoder::new(cached, RFC_T, limits).expect("limits");
+                let all = packets.chunks_exact(len).enumerate();
+                for (number, packet) in all.filter(|(number, _)| number % 10 != 3) {
+                    decoder.push(number as u32 / 16, packet).expect("limits");
+                    if decoder.decode().expect("limits") == Progress::Complete {
+                        break;
+                    }
+                }
+                assert_eq!(decoder.block_len(), Ok(RFC_K * RFC_T - 1));
+                cache = Some(decoder.into_cache());
+            })
+        }
         "plan" => {
             let ranks: Vec<f64> = (0..17).map(|rank| f64::from(rank * rank)).collect();
             let loss = HopLoss::independent(0.2).ok()?;
@@ -95,7 +146,10 @@ fn main() -> ExitCode {
         _ => None,
     };
     let Some((mut round, rounds)) = parsed else {
-        eprintln!("usage: instructions product|product-gf2|encode|decode|recode|plan ROUNDS");
+        eprintln!(
+            "usage: instructions \
+             product|product-gf2|encode|decode|recode|rfc-encode|rfc-decode|plan ROUNDS"
+        );
         return ExitCode::FAILURE;
     };
     if let Err(error) = Kernel::from_environment() {

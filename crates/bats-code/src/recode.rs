@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::BATCH_SIZE;
 use crate::gf256;
 use crate::kernel::{Kernel, Mode};
-use crate::rows::{ALIGNMENT, AlignedRow, RowPool};
+use crate::rows::{ALIGNMENT, AlignedRow, RowPool, padded_length};
 use crate::stream::coefficients;
 
 /// A coefficient vector: the packet is `sum of vector[i] * coded packet i` of the batch.
@@ -44,18 +44,24 @@ impl core::fmt::Display for RecodeError {
 
 impl core::error::Error for RecodeError {}
 
-/// A coefficient vector, zero-padded to what the kernels work on.
-#[derive(Debug)]
+/// Octets of a packet that is made in one product and copied out, vector included: what fits a path
+/// of 1500 octets. Longer ones go straight to the caller's buffer, in a product of their own.
+const SHORT: usize = 1536;
+
+/// Room for octets of a vector and of a payload, aligned as the kernels like it.
 #[repr(align(64))]
-struct PaddedVector([u8; ALIGNMENT]);
+struct Scratch<const N: usize>([u8; N]);
 
 /// The received packets of one batch: at most M, linearly independent.
 #[derive(Debug)]
 pub struct Recoder {
     kernel: Kernel,
     max_payload: usize,
-    vectors: Vec<PaddedVector>,
-    payloads: Vec<AlignedRow>,
+    /// Coefficient vectors, zero-padded to what the kernels work on, and payloads behind them.
+    packets: Vec<AlignedRow>,
+    /// Lengths of the longest and the shortest payload.
+    longest: usize,
+    shortest: usize,
     basis: Basis,
     pool: RowPool,
 }
@@ -111,13 +117,15 @@ impl Recoder {
     #[must_use]
     pub fn with_kernel(max_payload: usize, kernel: Kernel) -> Self {
         let max_payload = max_payload.max(1);
+        let longest_row = ALIGNMENT + max_payload;
         Self {
             kernel,
             max_payload,
-            vectors: Vec::with_capacity(BATCH_SIZE),
-            payloads: Vec::with_capacity(BATCH_SIZE),
+            packets: Vec::with_capacity(BATCH_SIZE),
+            longest: 0,
+            shortest: usize::MAX,
             basis: Basis::default(),
-            pool: RowPool::new(max_payload, BATCH_SIZE * (max_payload + 128)),
+            pool: RowPool::new(longest_row, BATCH_SIZE * (longest_row + 128)),
         }
     }
 
@@ -127,31 +135,36 @@ impl Recoder {
         if payload.is_empty() || payload.len() > self.max_payload || !self.basis.insert(*vector) {
             return false;
         }
-        let mut padded = PaddedVector([0; ALIGNMENT]);
-        padded.0[..BATCH_SIZE].copy_from_slice(vector);
-        self.vectors.push(padded);
-        let row = self.pool.copy_of(payload);
-        self.payloads.push(row);
+        let mut row = self.pool.take(ALIGNMENT + payload.len());
+        let (head, body) = row.as_mut_slice().split_at_mut(ALIGNMENT);
+        head.fill(0);
+        head[..BATCH_SIZE].copy_from_slice(vector);
+        body.copy_from_slice(payload);
+        self.packets.push(row);
+        self.longest = self.longest.max(payload.len());
+        self.shortest = self.shortest.min(payload.len());
         true
     }
 
     /// Independent packets held, 0 to M.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.vectors.len()
+        self.packets.len()
     }
 
     /// The packets held, as received: systematic recoding sends these first.
     pub fn received(&self) -> impl Iterator<Item = (&CoefficientVector, &[u8])> {
-        let vectors = self.vectors.iter().filter_map(|padded| padded.0.first_chunk());
-        vectors.zip(self.payloads.iter().map(AlignedRow::as_slice))
+        self.packets.iter().filter_map(|row| {
+            let (head, body) = row.as_slice().split_at_checked(ALIGNMENT)?;
+            Some((head.first_chunk()?, body))
+        })
     }
 
     /// Forgets all packets, for the next batch.
     pub fn clear(&mut self) {
-        self.vectors.clear();
         self.basis = Basis::default();
-        for row in self.payloads.drain(..) {
+        (self.longest, self.shortest) = (0, usize::MAX);
+        for row in self.packets.drain(..) {
             self.pool.give(row);
         }
     }
@@ -167,40 +180,49 @@ impl Recoder {
         vector: &mut CoefficientVector,
         payload: &mut [u8],
     ) -> Result<usize, RecodeError> {
-        if self.vectors.is_empty() {
+        if self.packets.is_empty() {
             return Err(RecodeError::Empty);
         }
         if combination.len() != self.rank() || combination.iter().all(|&x| x == 0) {
             return Err(RecodeError::Coefficients);
         }
-        let len = self.payloads.iter().map(|row| row.as_slice().len()).max().unwrap_or(0);
-        if payload.len() < len {
-            return Err(RecodeError::OutputSize);
-        }
-        let count = self.rank();
+        let len = self.longest;
+        let payload = payload.get_mut(..len).ok_or(RecodeError::OutputSize)?;
         let mut rows: [&[u8]; BATCH_SIZE] = [&[]; BATCH_SIZE];
-        for (row, received) in rows.iter_mut().zip(&self.vectors) {
-            *row = &received.0;
-        }
-        let mut sum = PaddedVector([0; ALIGNMENT]);
-        let kernel = self.kernel;
-        kernel.product(combination, &rows[..count], &mut [&mut sum.0], ALIGNMENT, Mode::Overwrite);
-        vector.copy_from_slice(&sum.0[..BATCH_SIZE]);
-
-        // Whole vectors go straight to the caller's buffer, which has no padding for the rest.
-        let whole = len - len % ALIGNMENT;
-        for (row, received) in rows.iter_mut().zip(&self.payloads) {
+        for (row, received) in rows.iter_mut().zip(&self.packets) {
             *row = received.padded();
         }
-        kernel.product_ragged(combination, &rows[..count], &mut [&mut *payload], whole);
+        let rows = &mut rows[..combination.len()];
+        let padded = padded_length(ALIGNMENT + len);
+        if padded <= SHORT {
+            let mut sum = Scratch([0; SHORT]);
+            self.product(combination, rows, &mut sum.0, padded);
+            vector.copy_from_slice(&sum.0[..BATCH_SIZE]);
+            payload.copy_from_slice(&sum.0[ALIGNMENT..][..len]);
+            return Ok(len);
+        }
+        let mut sum = Scratch([0; ALIGNMENT]);
+        self.product(combination, rows, &mut sum.0, ALIGNMENT);
+        vector.copy_from_slice(&sum.0[..BATCH_SIZE]);
+        // Whole vectors go straight to the caller's buffer, which has no padding for the rest.
+        let whole = len - len % ALIGNMENT;
+        rows.iter_mut().for_each(|row| *row = &row[ALIGNMENT..]);
+        self.kernel.product_ragged(combination, rows, &mut [&mut *payload], whole);
         if whole < len {
-            for row in &mut rows[..count] {
-                *row = row.get(whole..).unwrap_or(&[]);
-            }
-            kernel.product_ragged(combination, &rows[..count], &mut [&mut sum.0], ALIGNMENT);
-            payload[whole..len].copy_from_slice(&sum.0[..len - whole]);
+            rows.iter_mut().for_each(|row| *row = row.get(whole..).unwrap_or(&[]));
+            self.kernel.product_ragged(combination, rows, &mut [&mut sum.0], ALIGNMENT);
+            payload[whole..].copy_from_slice(&sum.0[..len - whole]);
         }
         Ok(len)
+    }
+
+    /// The combination of rows that begin with the packets' vectors.
+    fn product(&self, combination: &[u8], rows: &[&[u8]], output: &mut [u8], len: usize) {
+        if padded_length(ALIGNMENT + self.shortest) >= len {
+            self.kernel.product(combination, rows, &mut [output], len, Mode::Overwrite);
+        } else {
+            self.kernel.product_ragged(combination, rows, &mut [output], len);
+        }
     }
 
     /// As [`Recoder::recode`] with the non-zero pseudo-random coefficients number `draw` of a
@@ -265,6 +287,37 @@ mod tests {
             recoder = next;
         }
         assert_eq!(recoder.received().count(), BATCH_SIZE);
+    }
+
+    /// Short packets take one product, long ones three: what fits both ways must be the same.
+    #[test]
+    fn payloads_of_any_length_are_their_combinations() {
+        for lens in
+            [[1, 1, 1], [64, 64, 64], [1472, 1471, 9], [1473, 1473, 1473], [3000, 100, 1500]]
+        {
+            let longest = lens[0];
+            let payloads: Vec<Vec<u8>> =
+                (lens.iter().zip(1usize..)).map(|(&len, i)| vec![i as u8 * 37; len]).collect();
+            for kernel in Kernel::available() {
+                let mut recoder = Recoder::with_kernel(longest, kernel);
+                for (index, payload) in payloads.iter().enumerate() {
+                    assert!(recoder.push(&unit_vector(index).unwrap(), payload));
+                }
+                let kept = recoder.received().map(|(_, payload)| payload);
+                assert!(kept.eq(payloads.iter().map(Vec::as_slice)));
+                let (mut vector, mut made) = ([9; BATCH_SIZE], vec![9; longest + 1]);
+                let combination = [3, 0x80, 0xff];
+                assert_eq!(recoder.recode(&combination, &mut vector, &mut made), Ok(longest));
+                assert_eq!((&vector[..3], &vector[3..]), (&combination[..], &[0; 13][..]));
+                for (x, &octet) in made[..longest].iter().enumerate() {
+                    let sum = (combination.iter().zip(&payloads)).fold(0, |sum, (&f, payload)| {
+                        sum ^ gf256::mul(f, payload.get(x).copied().unwrap_or(0))
+                    });
+                    assert_eq!(octet, sum, "{} {x} of {longest}", kernel.name());
+                }
+                assert_eq!(made[longest], 9, "nothing is written behind the payload");
+            }
+        }
     }
 
     #[test]

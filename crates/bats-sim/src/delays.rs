@@ -55,6 +55,21 @@ impl Delays {
         }
     }
 
+    /// The mean of the shortest delays that make up `percent` of all, `None` without any.
+    pub fn mean_of_shortest(&self, percent: f64) -> Option<Duration> {
+        let wanted = (self.total as f64 * percent.clamp(0.0, 100.0) / 100.0).floor() as u64;
+        let mut left = wanted;
+        let mut sum = 0.0;
+        for (index, &count) in self.counts.iter().enumerate() {
+            let taken = count.min(left);
+            if taken > 0 {
+                sum += middle(index) as f64 * taken as f64;
+                left -= taken;
+            }
+        }
+        (wanted > 0).then(|| Duration::from_secs_f64(sum / wanted as f64 / 1e9))
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
         self.counts.fill(0);
@@ -113,5 +128,16 @@ mod tests {
         assert_eq!(delays.count(), 10_000);
         delays.clear();
         assert_eq!(delays, Delays::default());
+    }
+
+    #[test]
+    fn the_mean_of_the_shortest_leaves_the_longest_out() {
+        let mut delays = Delays::default();
+        assert_eq!(delays.mean_of_shortest(50.0), None);
+        (1..=99).for_each(|_| delays.add(Duration::from_millis(1)));
+        delays.add(Duration::from_secs(1));
+        let mean = delays.mean_of_shortest(99.0).unwrap();
+        assert!(mean.abs_diff(Duration::from_millis(1)) < Duration::from_micros(10), "{mean:?}");
+        assert!(delays.mean_of_shortest(100.0).unwrap() > Duration::from_millis(10));
     }
 }

@@ -9,6 +9,7 @@ pub mod flows;
 pub mod hops;
 pub mod line;
 pub mod matrix;
+pub mod messages;
 pub mod network;
 pub mod record;
 pub mod trace;

@@ -1,19 +1,17 @@
 //! `bats-sim`: figures of the protocol in virtual time.
 #![forbid(unsafe_code)]
 
-mod hops_command;
+mod commands;
 mod table;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bats_sim::capture::Capture;
-use bats_sim::matrix::{Cell, Figures};
+use bats_sim::matrix::Cell;
 use bats_sim::record::Recorder;
 use clap::{Parser, Subcommand};
 
@@ -30,11 +28,17 @@ enum Command {
     #[command(after_long_help = table::LEGEND)]
     Matrix(Matrix),
     /// Bulk transfer across relays, for numbers of hops and losses
-    #[command(after_long_help = hops_command::LEGEND)]
-    Hops(hops_command::HopsArguments),
+    #[command(after_long_help = commands::hops::LEGEND)]
+    Hops(commands::hops::HopsArguments),
     /// One cell of the matrix, with the state of the sender over time
     #[command(after_long_help = table::LEGEND)]
     Run(Run),
+    /// Messages with a deadline: residual loss, overhead and delay
+    #[command(after_long_help = commands::btp::LEGEND)]
+    Btp(commands::btp::Btp),
+    /// Round trips of small messages over one and several hops
+    #[command(after_long_help = commands::messages::LEGEND)]
+    Messages(commands::messages::MessagesCommand),
 }
 
 #[derive(Parser)]
@@ -124,37 +128,6 @@ fn say(line: &str) -> Result<(), Failure> {
     writeln!(io::stdout(), "{line}").map_err(Failure::Io)
 }
 
-/// Runs all cells on all cores; results in the order of the cells.
-fn run_all(cells: &[Cell], done: impl Fn(&Figures) + Sync) -> Vec<Figures> {
-    run_parallel(cells, |cell| {
-        let (figures, _) = cell.run();
-        done(&figures);
-        figures
-    })
-}
-
-/// Calls `run` for all on all cores; results in the order of the inputs.
-fn run_parallel<T: Sync, R: Send + Clone>(cells: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(vec![None; cells.len()]);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some((index, cell)) = {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    cells.get(index).map(|cell| (index, cell))
-                } {
-                    let result = run(cell);
-                    results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
-                }
-            });
-        }
-    });
-    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.into_iter().flatten().collect()
-}
-
 fn matrix(arguments: &Matrix) -> Result<(), Failure> {
     let losses = arguments.loss.iter();
     let pairs = losses.flat_map(|&loss| arguments.delay.iter().map(move |&delay| (loss, delay)));
@@ -162,10 +135,12 @@ fn matrix(arguments: &Matrix) -> Result<(), Failure> {
         .map(|(loss, delay)| arguments.common.cell(loss, delay))
         .collect::<Result<_, _>>()
         .map_err(Failure::Usage)?;
-    let figures = run_all(&cells, |_| {
+    let figures = commands::parallel(&cells, |cell| {
+        let (figures, _) = cell.run();
         if !arguments.json {
             eprint!(".");
         }
+        figures
     });
     if arguments.json {
         let text =
@@ -210,8 +185,10 @@ fn run(arguments: &Run) -> Result<(), Failure> {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Matrix(arguments) => matrix(&arguments),
-        Command::Hops(arguments) => hops_command::run(&arguments),
+        Command::Hops(arguments) => commands::hops::run(&arguments),
         Command::Run(arguments) => run(&arguments),
+        Command::Btp(arguments) => commands::btp::run(&arguments),
+        Command::Messages(arguments) => commands::messages::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! Two endpoints and the two directions of the link between them.
+//! Two endpoints and the links between them.
 
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -71,13 +71,13 @@ impl Host {
     }
 }
 
-/// Two hosts joined by a link.
+/// Two hosts joined by a link, or by several one behind the other.
 #[derive(Debug)]
 pub struct Network {
     now: Timestamp,
     endpoints: [Endpoint; 2],
-    /// `links[i]` carries what host i sends.
-    links: [Link<Datagram>; 2],
+    /// `links[i]` carry what host i sends, in the order of the way.
+    links: [Vec<Link<Datagram>>; 2],
     wake: [Option<Timestamp>; 2],
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
@@ -93,11 +93,27 @@ const MAX_SPARE: usize = 4_096;
 impl Network {
     /// Joins client and server; `seed` decides the links' random choices.
     pub fn new(endpoints: [Endpoint; 2], links: [LinkConfig; 2], seed: u64) -> Self {
-        let [up, down] = links;
+        Self::chain(endpoints, links.map(|link| vec![link]), seed)
+    }
+
+    /// Joins client and server by several links, which forward what they get; `links[i]` carry what
+    /// host i sends, in the order of the way. At least one each.
+    ///
+    /// # Panics
+    ///
+    /// If a direction has no link.
+    pub fn chain(endpoints: [Endpoint; 2], links: [Vec<LinkConfig>; 2], seed: u64) -> Self {
+        assert!(links.iter().all(|way| !way.is_empty()), "no link");
+        let mut seeds = [seed ^ 0x9e37_79b9, seed ^ 0x7f4a_7c15_0000].into_iter();
+        let links = links.map(|way| {
+            let seed = seeds.next().unwrap_or_default();
+            let hops = way.into_iter().zip(0_u64..);
+            hops.map(|(link, hop)| Link::new(link, seed ^ hop << 48)).collect()
+        });
         Self {
             now: Timestamp::from_millis(1),
             endpoints,
-            links: [Link::new(up, seed ^ 0x9e37_79b9), Link::new(down, seed ^ 0x7f4a_7c15_0000)],
+            links,
             wake: [Some(Timestamp::ZERO); 2],
             buffer: Vec::with_capacity(65_536),
             spare: Vec::new(),
@@ -122,20 +138,20 @@ impl Network {
         self.wake[host.index()] = Some(self.now);
     }
 
-    /// The link that carries what `host` sends.
+    /// The first link that carries what `host` sends.
     pub fn link_from(&mut self, host: Host) -> &mut Link<Datagram> {
-        &mut self.links[host.index()]
+        &mut self.links[host.index()][0]
     }
 
-    /// Counters of the link that carries what `host` sends.
+    /// Counters of the first link that carries what `host` sends.
     pub fn link_stats(&self, host: Host) -> LinkStats {
-        self.links[host.index()].stats()
+        self.links[host.index()][0].stats()
     }
 
-    /// Changes the behaviour of the link that carries what `host` sends.
+    /// Changes the behaviour of the first link that carries what `host` sends.
     pub fn set_link(&mut self, host: Host, config: LinkConfig) {
         let now = self.now;
-        self.links[host.index()].set_config(now, config);
+        self.links[host.index()][0].set_config(now, config);
     }
 
     /// From the entrance of the link to the arrival, of what `host` sent: queue, transmission and
@@ -161,7 +177,16 @@ impl Network {
                     self.endpoints[index].handle(self.now, Input::Timeout);
                     self.drive(host);
                 }
-                while let LinkOutput::Deliver(mut datagram) = self.links[index].poll(self.now) {
+                let last = self.links[index].len() - 1;
+                for hop in 0..last {
+                    while let LinkOutput::Deliver(datagram) = self.links[index][hop].poll(self.now)
+                    {
+                        idle = false;
+                        self.links[index][hop + 1].handle(self.now, datagram);
+                    }
+                }
+                while let LinkOutput::Deliver(mut datagram) = self.links[index][last].poll(self.now)
+                {
                     idle = false;
                     let receiver = host.other();
                     self.delays[index].add(self.now - datagram.sent);
@@ -201,7 +226,7 @@ impl Network {
                         octets.clear();
                         octets.extend_from_slice(segment);
                         let datagram = Datagram { octets, ecn: transmit.ecn, sent: self.now };
-                        let fate = self.links[index].handle(self.now, datagram);
+                        let fate = self.links[index][0].handle(self.now, datagram);
                         self.recorder.note(&LinkEvent {
                             time: self.now,
                             from: host,
@@ -232,11 +257,8 @@ impl Network {
                 LinkOutput::Deliver(_) => None,
             };
             let now = self.now;
-            let [up, down] = &mut self.links;
-            let next = [self.wake[0], self.wake[1], link(up, now), link(down, now)]
-                .into_iter()
-                .flatten()
-                .min();
+            let links = self.links.iter_mut().flatten().filter_map(|each| link(each, now));
+            let next = self.wake.into_iter().flatten().chain(links).min();
             match next {
                 Some(at) if at <= until => self.now = at.max(self.now),
                 _ => {

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
                 if !wanted.is_empty() && !wanted.iter().any(|name| name == scheme.name()) {
                     continue;
                 }
-                if count > scheme.largest() {
+                if wanted.is_empty() && count > scheme.largest() {
                     continue;
                 }
                 let Figures { encode, decode, extra } =

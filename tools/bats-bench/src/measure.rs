@@ -1,4 +1,5 @@
 //! Blocks of data, patterns of loss, and the clock.
+#![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ pub const SYMBOL: usize = 1408;
 
 /// For how long one figure is measured, after the first round.
 const TIME: Duration = Duration::from_millis(250);
+/// After this no other round begins, however few there were.
+const PATIENCE: Duration = Duration::from_secs(3);
 const MOST_ROUNDS: usize = 2000;
 /// Patterns of loss that the mean of the extra symbols is taken over, time permitting.
 const PATTERNS: usize = 200;
@@ -55,7 +58,8 @@ fn fastest<T>(mut prepare: impl FnMut() -> T, mut run: impl FnMut(T)) -> f64 {
     let mut least = f64::MAX;
     let begin = Instant::now();
     for round in 0..MOST_ROUNDS {
-        if round > 2 && begin.elapsed() > TIME {
+        let limit = if round > 2 { TIME } else { PATIENCE };
+        if round > 0 && begin.elapsed() > limit {
             break;
         }
         let input = prepare();
@@ -94,7 +98,11 @@ pub fn measure(scheme: &mut dyn Scheme, block: &Block, loss: usize) -> Figures {
     let mut restored = vec![vec![0; SYMBOL]; lost_count];
     let (mut extra, mut patterns, mut least) = (0, 0, f64::MAX);
     let begin = Instant::now();
-    while patterns < 3 || (patterns < PATTERNS && begin.elapsed() < 4 * TIME) {
+    while patterns < PATTERNS {
+        let limit = if patterns > 2 { 4 * TIME } else { PATIENCE };
+        if patterns > 0 && begin.elapsed() > limit {
+            break;
+        }
         let mut lost = index::sample(&mut random, count, lost_count).into_vec();
         lost.sort_unstable();
         scheme.prepare(block, &lost, repairs);

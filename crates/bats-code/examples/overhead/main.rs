@@ -1,6 +1,7 @@
 //! Simulates how many packets beyond K a block needs, for the codes of the overhead table in
 //! `docs/rfc9426.md`, and prints the table's figures beside:
-//! `cargo run --release -p bats-code --example overhead [-- BLOCKS]`.
+//! `cargo run --release -p bats-code --example overhead [-- BLOCKS [CODE]]`; with `CODE` only the
+//! codes whose names contain it.
 //!
 //! A mean stands with twice its standard error. "agrees" means that it differs from the table's
 //! figure, which is a mean of 200 blocks itself, by three standard errors at most.
@@ -11,12 +12,14 @@ use simulation::{CASES, Summary, belief_propagation, simulate};
 
 fn main() {
     let blocks: u32 = std::env::args().nth(1).and_then(|x| x.parse().ok()).unwrap_or(400);
+    let only = std::env::args().nth(2).unwrap_or_default();
+    let cases = || CASES.iter().filter(|case| case.name.contains(&only));
     println!("{blocks} blocks each; overhead in packets beyond K");
     println!(
         "{:<34} {:>16} {:>7} {:>6} {:>9} {:>9} {:>9}  verdict",
         "code", "overhead", "median", "p95", "inactive", "table", "inactive"
     );
-    for case in CASES {
+    for case in cases() {
         let runs: Vec<_> = (0..blocks).map(|number| simulate(case, number)).collect();
         let overhead = Summary::of(runs.iter().map(|run| run.overhead as f64));
         let inactive = Summary::of(runs.iter().map(|run| run.inactive as f64));
@@ -37,8 +40,11 @@ fn main() {
             }
         );
     }
+    if !cases().any(|case| case.belief_propagation) {
+        return;
+    }
     println!("\nbelief propagation alone, at most 4 K packets received");
-    for case in CASES.iter().filter(|case| case.belief_propagation) {
+    for case in cases().filter(|case| case.belief_propagation) {
         let runs: Vec<Option<usize>> =
             (0..blocks).map(|number| belief_propagation(case, number)).collect();
         let done = Summary::of(runs.iter().flatten().map(|&overhead| overhead as f64));

@@ -82,6 +82,31 @@ fn more_rows_than_one_block() {
     }
 }
 
+/// One output is made in tiles of 1 to 12 vectors, whatever divides its length best.
+#[test]
+fn one_output_of_any_length() {
+    let longest = if cfg!(miri) { 2 } else { 27 };
+    let rows: Vec<Vec<u8>> =
+        (0..5).map(|j| (0..longest * 64).map(|position| octet(j, position)).collect()).collect();
+    let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+    for count in [0, 1, 2, 5] {
+        let matrix: Vec<u8> = (0..count).map(|i| octet(i, 5)).collect();
+        let expected: Vec<u8> =
+            (0..longest * 64).map(|x| reference(&matrix, &rows[..count], 0, x)).collect();
+        for (kernel, len) in
+            Kernel::available().flat_map(|kernel| (0..=longest).map(move |n| (kernel, 64 * n)))
+        {
+            for (mode, before) in [(Mode::Overwrite, 0), (Mode::Accumulate, 0x5a)] {
+                let mut output = vec![0x5au8; longest * 64 + 1];
+                kernel.product(&matrix, &rows[..count], &mut [&mut output], len, mode);
+                let right = expected[..len].iter().map(|x| x ^ before);
+                assert!(output[..len].iter().copied().eq(right), "{} {len}", kernel.name());
+                assert!(output[len..].iter().all(|&x| x == 0x5a), "{} {len}", kernel.name());
+            }
+        }
+    }
+}
+
 #[test]
 fn names_are_found_and_errors_list_the_choices() {
     for kernel in Kernel::available() {

@@ -44,38 +44,7 @@ fn padded_product(
 ) {
     match field {
         Field::Octet => kernel.product(matrix, rows, outputs, len, Mode::Overwrite),
-        Field::Binary => {
-            let mut chosen: Vec<&[u8]> = Vec::with_capacity(rows.len());
-            for (i, output) in outputs.iter_mut().enumerate() {
-                let line = &matrix[i * rows.len()..][..rows.len()];
-                chosen.clear();
-                chosen.extend(line.iter().zip(rows).filter(|(x, _)| **x != 0).map(|(_, r)| *r));
-                sum(&chosen, &mut output[..len]);
-            }
-        }
-    }
-}
-
-/// The exclusive or of rows, in 64-bit words; `output` is a multiple of 8 octets long.
-fn sum(rows: &[&[u8]], output: &mut [u8]) {
-    fn word(octets: &[u8]) -> u64 {
-        octets.try_into().map_or(0, u64::from_ne_bytes)
-    }
-    output.fill(0);
-    let len = output.len();
-    // Four rows at a time: the output is loaded and stored once for them.
-    let mut groups = rows.chunks_exact(4);
-    for group in &mut groups {
-        let [a, b, c, d] = [0, 1, 2, 3].map(|i| group[i][..len].chunks_exact(8));
-        for ((((out, a), b), c), d) in output.chunks_exact_mut(8).zip(a).zip(b).zip(c).zip(d) {
-            let sum = word(out) ^ word(a) ^ word(b) ^ word(c) ^ word(d);
-            out.copy_from_slice(&sum.to_ne_bytes());
-        }
-    }
-    for row in groups.remainder() {
-        for (out, a) in output.chunks_exact_mut(8).zip(row[..len].chunks_exact(8)) {
-            out.copy_from_slice(&(word(out) ^ word(a)).to_ne_bytes());
-        }
+        Field::Binary => kernel.product_gf2(matrix, rows, outputs, len, Mode::Overwrite),
     }
 }
 
@@ -103,11 +72,15 @@ mod tests {
             let mut outputs = vec![vec![9; len]; 3];
             let mut targets: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
             let lines: Vec<&[u8]> = rows.iter().collect();
-            product(Kernel::active(), field, &matrix, &lines, &mut targets);
-            for (output, line) in outputs.iter().zip(matrix.chunks(7)) {
-                for (x, &octet) in output.iter().enumerate() {
-                    let terms = line.iter().zip(&lines).map(|(&f, row)| gf256::mul(f, row[x]));
-                    assert_eq!(octet, terms.fold(0, |sum, term| sum ^ term), "{field:?} {len}");
+            for kernel in Kernel::available() {
+                targets.iter_mut().for_each(|target| target.fill(9));
+                product(kernel, field, &matrix, &lines, &mut targets);
+                for (output, line) in targets.iter().zip(matrix.chunks(7)) {
+                    for (x, &octet) in output.iter().enumerate() {
+                        let terms = line.iter().zip(&lines).map(|(&f, row)| gf256::mul(f, row[x]));
+                        let sum = terms.fold(0, |sum, term| sum ^ term);
+                        assert_eq!(octet, sum, "{field:?} {len} {}", kernel.name());
+                    }
                 }
             }
         }

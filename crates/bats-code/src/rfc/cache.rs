@@ -5,6 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::precode::Precode;
 use super::sampler::{Batch, OuterCode};
 use super::tinymt32::LANES;
 
@@ -13,6 +14,8 @@ use super::tinymt32::LANES;
 pub struct BatchCache {
     code: Arc<OuterCode>,
     batches: BTreeMap<u32, Arc<Batch>>,
+    /// The equations of the precode, once somebody wanted them.
+    constraints: Option<Arc<[Batch]>>,
     bytes: usize,
     max_bytes: usize,
 }
@@ -22,7 +25,8 @@ impl BatchCache {
     /// stays, because encoders begin at batch 0 with every block.
     #[must_use]
     pub fn new(code: OuterCode, max_bytes: usize) -> Self {
-        Self { code: Arc::new(code), batches: BTreeMap::new(), bytes: 0, max_bytes }
+        let code = Arc::new(code);
+        Self { code, batches: BTreeMap::new(), constraints: None, bytes: 0, max_bytes }
     }
 
     /// The code that the batches belong to.
@@ -83,6 +87,21 @@ impl BatchCache {
         batch_ids.iter().filter_map(found).collect()
     }
 
+    /// The equations of the precode, computed unless they are there; none without a precode.
+    pub(super) fn constraints(&mut self) -> Arc<[Batch]> {
+        if let Some(constraints) = &self.constraints {
+            return Arc::clone(constraints);
+        }
+        let constraints: Arc<[Batch]> =
+            self.code.precode().map_or_else(Vec::new, Precode::constraints).into();
+        let bytes: usize = constraints.iter().map(Batch::bytes).sum();
+        if self.bytes + bytes <= self.max_bytes {
+            self.bytes += bytes;
+            self.constraints = Some(Arc::clone(&constraints));
+        }
+        constraints
+    }
+
     /// Keeps a batch if the limit allows.
     fn keep(&mut self, batch_id: u32, batch: Batch) -> Arc<Batch> {
         let batch = Arc::new(batch);
@@ -93,7 +112,7 @@ impl BatchCache {
         batch
     }
 
-    /// Memory of the batches kept, in octets.
+    /// Memory of the batches and constraints kept, in octets.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -123,6 +142,22 @@ mod tests {
             assert!(cache.bytes() <= max_bytes);
             let held: usize = cache.batches.values().map(|batch| batch.bytes()).sum();
             assert_eq!(cache.bytes(), held);
+        }
+    }
+
+    #[test]
+    fn constraints_are_kept_up_to_the_limit() {
+        let code = OuterCode::recommended(100, InnerCode::new(4, Field::Octet).unwrap()).unwrap();
+        assert!(BatchCache::new(code.clone(), 1 << 20).constraints().is_empty());
+        let code = code.with_precode();
+        let expected = code.precode().unwrap().constraints();
+        let size: usize = expected.iter().map(Batch::bytes).sum();
+        for (max_bytes, kept) in [(size, true), (size - 1, false)] {
+            let mut cache = BatchCache::new(code.clone(), max_bytes);
+            let constraints = cache.constraints();
+            assert!(constraints.iter().map(Batch::indices).eq(expected.iter().map(Batch::indices)));
+            assert_eq!(Arc::ptr_eq(&constraints, &cache.constraints()), kept);
+            assert_eq!(cache.bytes(), if kept { size } else { 0 });
         }
     }
 

@@ -15,35 +15,75 @@ use crate::kernel::{Kernel, Mode};
 /// Returns the pivot column of each row. It has 1 there, all other rows with a pivot have 0. A row
 /// without a pivot depends on rows before it; its first `width` octets are zero.
 pub(super) fn eliminate(kernel: Kernel, block: &mut Matrix, width: usize) -> Vec<Option<u32>> {
-    let stride = block.stride();
-    let mut pivots: Vec<Option<u32>> = vec![None; block.row_count()];
+    let (count, stride) = (block.row_count(), block.stride());
+    let mut pivots: Vec<Option<u32>> = vec![None; count];
     let mut scratch = Matrix::zeroed(1, stride);
-    let mut factors = Vec::with_capacity(block.row_count());
-    for index in 0..block.row_count() {
-        let (before, rest) = block.octets_mut().split_at_mut(index * stride);
-        let (row, behind) = rest.split_at_mut(stride);
-        let Some(pivot) = row[..width].iter().position(|&x| x != 0) else { continue };
-        if row[pivot] != 1 {
-            let inverse = gf256::inv(row[pivot]);
-            let scaled = scratch.row_mut(0);
-            kernel.product(&[inverse], &[row], &mut [&mut *scaled], stride, Mode::Overwrite);
-            row.copy_from_slice(scaled);
+    let mut factors = Vec::with_capacity(count * GROUP);
+    for first in (0..count).step_by(GROUP) {
+        let group = first..count.min(first + GROUP);
+        for index in group.clone() {
+            let rows = &mut block.octets_mut()[group.start * stride..group.end * stride];
+            pivots[index] =
+                eliminate_row(kernel, rows, stride, index - first, width, scratch.row_mut(0));
         }
-        // Rows without a pivot are zero up to the width.
-        factors.clear();
-        let mut targets: Vec<&mut [u8]> = Vec::with_capacity(pivots.len());
-        for line in before.chunks_exact_mut(stride).chain(behind.chunks_exact_mut(stride)) {
-            if line[pivot] != 0 {
-                factors.push(line[pivot]);
-                targets.push(line);
+        // The rows of the group have 0 in each other's pivots: all factors are known at once.
+        let (before, rest) = block.octets_mut().split_at_mut(first * stride);
+        let (own, behind) = rest.split_at_mut(group.len() * stride);
+        let found = || pivots[group.clone()].iter();
+        let mut rows: [&[u8]; GROUP] = Default::default();
+        let own = own.chunks_exact(stride).zip(found()).filter(|(_, pivot)| pivot.is_some());
+        let used = rows.iter_mut().zip(own).map(|(slot, (row, _))| *slot = row).count();
+        let rows = &rows[..used];
+        let mut targets: Vec<&mut [u8]> =
+            before.chunks_exact_mut(stride).chain(behind.chunks_exact_mut(stride)).collect();
+        if !rows.is_empty() && !targets.is_empty() {
+            factors.clear();
+            for line in &targets {
+                factors.extend(found().flatten().map(|&pivot| line[pivot as usize]));
             }
+            kernel.product(&factors, rows, &mut targets, stride, Mode::Accumulate);
         }
-        if !targets.is_empty() {
-            kernel.product(&factors, &[row], &mut targets, stride, Mode::Accumulate);
-        }
-        pivots[index] = Some(pivot as u32);
     }
     pivots
+}
+
+/// Rows whose multiples are added to all others in one product.
+const GROUP: usize = 8;
+
+/// Finds the pivot of row `index` of a group, scales the row, and eliminates the pivot in the
+/// others of the group.
+fn eliminate_row(
+    kernel: Kernel,
+    group: &mut [u8],
+    stride: usize,
+    index: usize,
+    width: usize,
+    scratch: &mut [u8],
+) -> Option<u32> {
+    let (before, rest) = group.split_at_mut(index * stride);
+    let (row, behind) = rest.split_at_mut(stride);
+    let pivot = row[..width].iter().position(|&x| x != 0)?;
+    if row[pivot] != 1 {
+        let inverse = gf256::inv(row[pivot]);
+        kernel.product(&[inverse], &[row], &mut [&mut *scratch], stride, Mode::Overwrite);
+        row.copy_from_slice(scratch);
+    }
+    let mut factors = [0; GROUP];
+    let mut targets: [&mut [u8]; GROUP] = Default::default();
+    let mut count = 0;
+    // Rows without a pivot are zero up to the width.
+    for line in before.chunks_exact_mut(stride).chain(behind.chunks_exact_mut(stride)) {
+        if line[pivot] != 0 {
+            factors[count] = line[pivot];
+            targets[count] = line;
+            count += 1;
+        }
+    }
+    if count > 0 {
+        let targets = &mut targets[..count];
+        kernel.product(&factors[..count], &[row], targets, stride, Mode::Accumulate);
+    }
+    Some(pivot as u32)
 }
 
 /// A vector space given by the reduced echelon form of its basis: tells whether a vector is new.
@@ -52,13 +92,16 @@ pub(super) struct VectorSpace {
     width: usize,
     rows: Matrix,
     pivots: Vec<u32>,
+    /// Whether all rows are unit vectors.
+    units: bool,
 }
 
 impl VectorSpace {
     /// The empty subspace of a space of `width` dimensions, at most [`MAX_BATCH_SIZE`].
     pub(super) fn new(width: usize) -> Self {
         // One row more, for the vector under test.
-        Self { width, rows: Matrix::zeroed(width + 1, width), pivots: Vec::with_capacity(width) }
+        let rows = Matrix::zeroed(width + 1, width);
+        Self { width, rows, pivots: Vec::with_capacity(width), units: true }
     }
 
     pub(super) fn size(width: usize) -> usize {
@@ -71,6 +114,7 @@ impl VectorSpace {
 
     pub(super) fn clear(&mut self) {
         self.pivots.clear();
+        self.units = true;
     }
 
     /// Adds a vector of `width` coefficients; tells whether it raised the rank.
@@ -94,6 +138,14 @@ impl VectorSpace {
         if row[pivot] != 1 {
             let inverse = gf256::inv(row[pivot]);
             row.iter_mut().for_each(|x| *x = gf256::mul(inverse, *x));
+        }
+        if self.units {
+            self.units = row[pivot + 1..self.width].iter().fold(0, |any, &x| any | x) == 0;
+            if self.units {
+                // Another unit vector: nothing of it is in the others.
+                self.pivots.push(pivot as u32);
+                return true;
+            }
         }
         for (factor, line) in factors.iter_mut().zip(before.chunks_exact(stride)) {
             *factor = line[pivot];

@@ -9,7 +9,7 @@ use super::cache::BatchCache;
 use super::matrix::Matrix;
 use super::padding::{PaddingError, pad, source_packets};
 use super::parameters::{Field, InnerCode};
-use super::sampler::OuterCode;
+use super::sampler::{Batch, OuterCode};
 use crate::kernel::{Kernel, Mode};
 
 /// Why an encoder or a packet could not be made: mistakes of the caller.
@@ -67,7 +67,7 @@ impl Encoder {
     /// # Errors
     /// As [`Encoder::new`].
     pub fn with_kernel(
-        cache: BatchCache,
+        mut cache: BatchCache,
         data: &[u8],
         packet_size: usize,
         kernel: Kernel,
@@ -87,7 +87,8 @@ impl Encoder {
             // Only the last packet is not full (D1, N1: there is always padding).
             pad(&mut row[content.len()..]);
         }
-        add_checks(kernel, code, &mut packets);
+        let constraints = cache.constraints();
+        add_checks(kernel, cache.code(), &constraints, &mut packets);
         Ok(Self { kernel, cache, packet_size, packets })
     }
 
@@ -165,13 +166,13 @@ impl Encoder {
 }
 
 /// Computes the check packets of a precode from the source packets.
-fn add_checks(kernel: Kernel, code: &OuterCode, packets: &mut Matrix) {
+fn add_checks(kernel: Kernel, code: &OuterCode, constraints: &[Batch], packets: &mut Matrix) {
     let Some(precode) = code.precode() else { return };
     let source: alloc::collections::BTreeSet<u32> =
         (0..code.source_packets()).map(|source| precode.position(source)).collect();
     let len = packets.stride();
     let mut checks = (0..code.intermediate_packets()).filter(|index| !source.contains(index));
-    for constraint in precode.constraints() {
+    for constraint in constraints {
         let equations = constraint.generator_rows();
         let own: Vec<u32> = checks.by_ref().take(equations.row_count()).collect();
         let mut sums = Matrix::zeroed(own.len(), len);

@@ -23,6 +23,8 @@ use crate::wire::short_header::PacketKind;
 /// Carried packets and reports that wait for the endpoint, which fetches them after each datagram:
 /// as many as one can hold.
 const MAX_ARRIVED: usize = 256;
+/// Coded packets kept until the handshake is done; more are left to repair.
+const MAX_EARLY: usize = 64;
 /// Round trips between the ends for which gaps are left to the relays, and a share of a second.
 const PATIENCE_RTTS: f64 = 2.5;
 const LEAST_PATIENCE: Duration = Duration::from_millis(50);
@@ -78,6 +80,8 @@ pub(super) struct CarriedSession {
     /// The first link's other end reports ranks: losses are repaired hop by hop.
     recoded: bool,
     loss: EndToEndLoss,
+    /// Coded packets that overtook the end of the handshake.
+    early: Vec<(PacketKind, Vec<u8>)>,
 }
 
 /// Loss between the ends where no relay repairs it, from what the peer counts.
@@ -122,6 +126,7 @@ impl CarriedSession {
             link: LinkView::default(),
             recoded,
             loss: EndToEndLoss::default(),
+            early: Vec::new(),
         }
     }
 
@@ -189,12 +194,15 @@ impl Connection {
     }
 
     /// The handshake is done: from now on symbols are sealed.
-    pub(super) fn establish_carried(&mut self) {
+    pub(super) fn establish_carried(&mut self, now: Timestamp) {
         let keys = self.handshake.symbol_keys();
-        if let Some(carried) = &mut self.carried {
-            carried.symbols = keys;
-        }
+        let Some(carried) = &mut self.carried else { return };
+        carried.symbols = keys;
+        let early = core::mem::take(&mut carried.early);
         self.update_patience();
+        for (kind, payload) in early {
+            self.handle_carried(now, kind, &payload);
+        }
     }
 
     /// How long gaps are left to the relays follows the round trip.
@@ -259,8 +267,11 @@ impl Connection {
 
     /// Takes a coded packet that the relay delivers.
     pub(crate) fn handle_carried(&mut self, now: Timestamp, kind: PacketKind, payload: &[u8]) {
-        if !self.state.is_established() || self.carried.is_none() {
-            // Data that overtook the handshake; its sender will repair it.
+        let Some(carried) = &mut self.carried else { return };
+        if !self.state.is_established() {
+            if self.state.is_handshaking() && carried.early.len() < MAX_EARLY {
+                carried.early.push((kind, payload.to_vec()));
+            }
             return;
         }
         self.last_received_at = now;

@@ -6,6 +6,7 @@
 mod carried;
 mod control;
 mod deadlines;
+mod early;
 mod fragments;
 mod protection;
 mod receive;
@@ -38,6 +39,7 @@ use crate::wire::short_header::PacketKind;
 use carried::{CarriedSession, LinkCarriage};
 use control::PendingControl;
 use deadlines::Deadlines;
+use early::EarlyPackets;
 use fragments::FragmentAssembly;
 use protection::PacketProtection;
 use state::State;
@@ -138,6 +140,7 @@ pub(crate) struct Connection {
     ce_received: u64,
     ce_reported: u64,
 
+    early: EarlyPackets,
     streams: Option<Streams>,
     fragments: FragmentAssembly,
     next_fragment_id: u64,

@@ -14,7 +14,7 @@ use crate::error::CloseReason;
 use crate::event::Event;
 use crate::link::sent::{Contents, LossOutcome};
 use crate::wire::frame::{self, AckHeader, Frame};
-use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN};
+use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD};
 use crate::wire::varint::Reader;
 
 /// ECN bits of a packet that met congestion (RFC 3168).
@@ -71,29 +71,51 @@ impl Connection {
                 return false;
             }
         };
+        let payload = &packet[SHORT_HEADER_LEN..SHORT_HEADER_LEN + opened.len];
         if !self.state.is_established() {
+            if !opened.carried {
+                self.early.hold(&opened, ce, payload);
+            }
             return false;
         }
-        if !self.received.insert(now, opened.pn) {
+        if opened.updated && self.received.is_new(opened.pn) {
+            self.update_keys(now, opened.pn);
+        }
+        self.handle_opened(now, opened.pn, (opened.kind, opened.carried), ce, payload)
+    }
+
+    /// Takes what came before the handshake was complete.
+    pub(super) fn handle_early(&mut self, now: Timestamp) {
+        for packet in self.early.take() {
+            self.handle_opened(now, packet.pn, (packet.kind, false), packet.ce, &packet.payload);
+        }
+    }
+
+    /// Takes an authentic packet, a carried one or not; false if it was seen before.
+    fn handle_opened(
+        &mut self,
+        now: Timestamp,
+        pn: u64,
+        kind: (PacketKind, bool),
+        ce: bool,
+        payload: &[u8],
+    ) -> bool {
+        if !self.received.insert(now, pn) {
             self.counters.replayed += 1;
             return false;
         }
-        if opened.updated {
-            self.update_keys(now, opened.pn);
-        }
         self.last_received_at = now;
         self.counters.packets_received += 1;
-        self.counters.bytes_received += packet.len() as u64;
+        self.counters.bytes_received += (payload.len() + SHORT_OVERHEAD) as u64;
         self.ce_received += u64::from(ce);
-        let payload = &packet[SHORT_HEADER_LEN..SHORT_HEADER_LEN + opened.len];
-        match opened.kind {
-            kind if opened.carried => {
+        match kind {
+            (kind, true) => {
                 self.owe_ack(now);
                 let payload = payload.to_vec();
                 self.push_arrived(Arrived::Packet(kind, payload));
             }
-            PacketKind::Control => self.handle_control(now, payload),
-            kind => {
+            (PacketKind::Control, false) => self.handle_control(now, payload),
+            (kind, false) => {
                 self.owe_ack(now);
                 self.handle_coded(now, kind, payload);
             }

@@ -14,6 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use super::carried::{CarriedSession, LinkCarriage};
 use super::control::PendingControl;
 use super::deadlines::Deadlines;
+use super::early::EarlyPackets;
 use super::fragments::FragmentAssembly;
 use super::protection::PacketProtection;
 use super::state::State;
@@ -127,6 +128,7 @@ impl Connection {
             app_limited: true,
             ce_received: 0,
             ce_reported: 0,
+            early: EarlyPackets::default(),
             streams: None,
             fragments: FragmentAssembly::default(),
             next_fragment_id: 0,
@@ -295,7 +297,6 @@ impl Connection {
         self.controller = congestion::build(algorithm, self.rtt.smoothed(), BASE_UDP_PAYLOAD);
         self.streams = Some(self.streams_for(mode, peer, max_symbol_size));
         self.state.establish();
-        self.establish_carried();
         self.last_received_at = now;
         self.deadlines.idle = Some(now + self.idle_timeout);
         self.counters.established = Some(now);
@@ -308,5 +309,7 @@ impl Connection {
             self.control.ping = true;
             self.events.push_back(Event::Connected);
         }
+        self.establish_carried(now);
+        self.handle_early(now);
     }
 }

@@ -8,6 +8,7 @@ mod credit;
 mod rate;
 mod receiver;
 mod sender;
+mod thin;
 mod timely_receiver;
 mod timely_sender;
 

@@ -6,6 +6,7 @@ use bats_code::stream::{StreamEncoder, Window};
 use bats_types::Timestamp;
 
 use super::rate::{RateController, RepairClass};
+use super::thin::ThinFlow;
 use super::{FlowError, PathView};
 use crate::config::Goal;
 use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader, SOURCE_HEADER_LEN, SourceHeader};
@@ -25,6 +26,8 @@ const UNSENT_SYMBOLS: u64 = 64;
 const MAX_QUEUED_REPAIRS: usize = 1_024;
 /// Payload buffers kept for reuse.
 const MAX_SPARE_BUFFERS: usize = 128;
+/// Symbols that a repair of a thin flow covers.
+const THIN_WINDOW: u64 = 32;
 /// Columns of a tail probe.
 const PROBE_COLUMNS: u64 = 2;
 
@@ -107,6 +110,7 @@ pub struct FlowSender {
     spread_step: f64,
     /// Fraction of a repair carried from cell to cell.
     carry: f64,
+    thin: ThinFlow,
     counters: SenderCounters,
 }
 
@@ -131,6 +135,7 @@ impl FlowSender {
             spread: 0.0,
             spread_step: 0.0,
             carry: 0.5,
+            thin: ThinFlow::default(),
             counters: SenderCounters::default(),
         }
     }
@@ -208,7 +213,8 @@ impl FlowSender {
         let kind = self.send_source(number, out)?;
         self.next_unsent += 1;
         self.spread += self.spread_step;
-        self.grow_cell(number, path, more);
+        self.thin.on_symbol(now);
+        self.grow_cell(now, number, path, more);
         Some(kind)
     }
 
@@ -259,7 +265,7 @@ impl FlowSender {
     }
 
     /// A source symbol was sent: it belongs to the open cell, and may end it.
-    fn grow_cell(&mut self, number: u64, path: &PathView, more: bool) {
+    fn grow_cell(&mut self, now: Timestamp, number: u64, path: &PathView, more: bool) {
         match self.cells.back_mut() {
             Some(cell) if !cell.closed => cell.end = number + 1,
             _ => self.cells.push_back(Cell {
@@ -274,9 +280,28 @@ impl FlowSender {
         let last = !more && self.next_unsent == self.encoder.next();
         let target = self.cell_target(path);
         let Some(cell) = self.cells.back_mut() else { return };
-        if last || cell.end - cell.first >= target {
+        if last && self.thin.is_thin(now, path) {
+            cell.closed = true;
+            cell.tail = true;
+            self.repair_at_once(now, number + 1, path);
+        } else if last || cell.end - cell.first >= target {
             self.close_cell(path, last);
         }
+    }
+
+    /// The last symbol of a message of a thin flow, for which no other will make up, is protected
+    /// together with what is not known to have arrived.
+    fn repair_at_once(&mut self, now: Timestamp, end: u64, path: &PathView) {
+        let Some(cell) = self.cells.back() else { return };
+        let cell_first = cell.first;
+        let (symbols, tail) = (end - cell_first, RepairClass::Tail);
+        let wanted = self.rate.thin(path).max(self.rate.proactive(tail, symbols, path).ceil());
+        let first = self.decoded_below.max(end.saturating_sub(THIN_WINDOW)).min(cell_first);
+        let lengths =
+            (first..end).filter_map(|number| self.encoder.symbol(number)).map(<[u8]>::len);
+        let octets = lengths.max().unwrap_or(self.max_symbol_size) + REPAIR_HEADER_LEN;
+        let count = self.thin.allow(now, wanted as u64, octets, path);
+        self.make_repairs(cell_first, first, end, count, false);
     }
 
     /// Ends the open cell and makes its proactive repairs.

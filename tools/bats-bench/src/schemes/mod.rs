@@ -4,6 +4,7 @@ use crate::measure::Block;
 
 mod raptorq;
 mod reed_solomon;
+mod rfc9426;
 mod rlnc;
 mod stream;
 
@@ -11,7 +12,7 @@ mod stream;
 pub trait Scheme {
     fn name(&self) -> &'static str;
 
-    /// Most source symbols that are worth the time or possible.
+    /// Most source symbols that are possible, or worth the time unless the scheme is asked for.
     fn largest(&self) -> usize;
 
     /// Makes `repairs` repair symbols from the block, including what has to be set up for it. Timed.
@@ -31,12 +32,10 @@ pub trait Scheme {
 }
 
 /// All schemes, new, for blocks of `count` symbols.
-///
-/// RFC mode (`bats_code::rfc`) has its place here: one file `rfc.rs` with batches of its encoder as
-/// repairs, and one line below.
 pub fn all(count: usize) -> Vec<Box<dyn Scheme>> {
     vec![
         Box::new(stream::Stream::new()),
+        Box::new(rfc9426::Rfc9426::new(count)),
         Box::new(raptorq::RaptorQ::new(count)),
         Box::new(reed_solomon::ReedSolomon::new()),
         Box::new(rlnc::Rlnc::new()),

@@ -27,8 +27,8 @@ impl Scheme for Rlnc {
     }
 
     fn largest(&self) -> usize {
-        // Beyond that a round takes seconds.
-        256
+        // Beyond that a round takes a minute.
+        1024
     }
 
     fn encode(&mut self, block: &Block, repairs: usize) {

@@ -41,6 +41,9 @@ unsafe fn pass_avx512<const M: usize>(
     // 64; multipliers as required.
     unsafe {
         let mut offset = 0;
+        if M == 1 {
+            return single_avx512(multipliers, rows, targets, len, add);
+        }
         // With few outputs, more of their vectors: each broadcast serves all of them.
         if M <= 4 {
             while offset + 256 <= len {
@@ -55,6 +58,41 @@ unsafe fn pass_avx512<const M: usize>(
         if offset < len {
             tile_avx512::<M, 1>(multipliers, rows, targets, offset, add);
         }
+    }
+}
+
+/// One output: as few tiles of up to 12 vectors as there can be, because each pays for the latency
+/// of its sums once.
+///
+/// # Safety
+/// As [`pass_avx512`] with one target.
+#[target_feature(enable = "avx512f,gfni")]
+unsafe fn single_avx512(
+    multipliers: *const u64,
+    rows: &[&[u8]],
+    targets: &[*mut u8; 8],
+    len: usize,
+    add: bool,
+) {
+    let mut offset = 0;
+    while offset < len {
+        let left = (len - offset) / 64;
+        let vectors = left.div_ceil(left.div_ceil(12));
+        macro_rules! tiles {
+            ($($vectors:literal)*) => {
+                match vectors {
+                    $($vectors => {
+                        // SAFETY: as required of the caller; `vectors` of 64 octets are left.
+                        unsafe {
+                            tile_avx512::<1, $vectors>(multipliers, rows, targets, offset, add);
+                        }
+                    })*
+                    _ => {}
+                }
+            };
+        }
+        tiles!(1 2 3 4 5 6 7 8 9 10 11 12);
+        offset += 64 * vectors;
     }
 }
 
@@ -87,6 +125,15 @@ unsafe fn tile_avx512<const M: usize, const V: usize>(
         let mut pairs = rows.chunks_exact(2);
         for pair in &mut pairs {
             let (x, y) = (pair[0].as_ptr().add(offset), pair[1].as_ptr().add(offset));
+            // What the next tile reads: rows far apart are more streams than the processor follows
+            // by itself. To prefetch where nothing is does no harm. With few outputs the loads are
+            // what counts, and there are no spare ones.
+            if M > 4 {
+                for v in V..2 * V {
+                    _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(64 * v).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(y.wrapping_add(64 * v).cast());
+                }
+            }
             let x: [__m512i; V] =
                 core::array::from_fn(|v| _mm512_loadu_si512(x.add(64 * v).cast()));
             let y: [__m512i; V] =

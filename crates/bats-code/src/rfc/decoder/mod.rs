@@ -11,6 +11,7 @@
 //! 3. At full rank `solve` computes the payloads, as few large matrix products.
 
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -18,7 +19,7 @@ use super::cache::BatchCache;
 use super::echelon::VectorSpace;
 use super::matrix::{Matrix, RowStore};
 use super::padding::{MAX_PACKET_SIZE, padding_len};
-use super::parameters::{InnerCode, MAX_BATCH_SIZE};
+use super::parameters::{Field, InnerCode, MAX_BATCH_SIZE};
 use super::sampler::{Batch, OuterCode};
 use crate::kernel::Kernel;
 
@@ -207,36 +208,41 @@ impl Decoder {
         }
         let inner = self.inner_code();
         let (vector, payload) = packet.split_at(inner.vector_len());
-        let mut buffer = [0; MAX_BATCH_SIZE];
-        let coefficients = &mut buffer[..inner.batch_size()];
-        inner.expand_vector(vector, coefficients);
-        if coefficients.iter().all(|&x| x == 0) {
+        if vector.iter().all(|&x| x == 0) {
             return Ok(Reception::Redundant);
         }
-        let known = self.batches.get(&batch_id);
-        if known.is_some_and(|batch| batch.space.rank() == inner.batch_size()) {
-            return Ok(Reception::Redundant);
-        }
-        if known.is_none() && self.batches.len() >= self.limits.max_batches {
-            return Err(DecodeError::Batches);
-        }
-        if self.store.len() >= self.limits.max_packets {
-            return Err(DecodeError::Packets);
-        }
+        let mut buffer;
+        let coefficients = match inner.field() {
+            Field::Octet => vector,
+            Field::Binary => {
+                buffer = [0; MAX_BATCH_SIZE];
+                let expanded = &mut buffer[..inner.batch_size()];
+                inner.expand_vector(vector, expanded);
+                &*expanded
+            }
+        };
         let bytes = RowStore::size(self.store.len() + 1, self.packet_size)
             + (self.batches.len() + 1) * self.batch_bytes()
             + self.phase_bytes;
-        if bytes > self.limits.max_bytes {
-            return Err(DecodeError::Memory(bytes));
-        }
-        let code = self.cache.code();
-        let batch = self.batches.entry(batch_id).or_insert_with(|| Received {
-            space: VectorSpace::new(inner.batch_size()),
-            vectors: Vec::with_capacity(inner.batch_size() * inner.batch_size()),
-            payloads: Vec::with_capacity(inner.batch_size()),
-            eliminated: 0,
-            degree: code.degree(batch_id) as usize,
-        });
+        let (held, packets) = (self.batches.len(), self.store.len());
+        let batch = match self.batches.entry(batch_id) {
+            Entry::Occupied(entry) if entry.get().space.rank() == inner.batch_size() => {
+                return Ok(Reception::Redundant);
+            }
+            Entry::Vacant(_) if held >= self.limits.max_batches => {
+                return Err(DecodeError::Batches);
+            }
+            _ if packets >= self.limits.max_packets => return Err(DecodeError::Packets),
+            _ if bytes > self.limits.max_bytes => return Err(DecodeError::Memory(bytes)),
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Received {
+                space: VectorSpace::new(inner.batch_size()),
+                vectors: Vec::with_capacity(inner.batch_size() * inner.batch_size()),
+                payloads: Vec::with_capacity(inner.batch_size()),
+                eliminated: 0,
+                degree: self.cache.code().degree(batch_id) as usize,
+            }),
+        };
         if !batch.space.insert(self.kernel, coefficients) {
             return Ok(Reception::Redundant);
         }
@@ -307,13 +313,13 @@ impl Decoder {
         let code = self.cache.code();
         let packets = code.intermediate_packets() as usize;
         let inactive_from = code.precode().map_or(packets, |p| p.sampled_packets() as usize);
-        let constraints = code.precode().map_or_else(Vec::new, |p| p.constraints());
         let m = code.inner_code().batch_size();
         let planning = self.batches.values().map(|batch| structure_bytes(m, batch.degree));
         let bytes = self.received_bytes().saturating_add(total(planning));
         if bytes > self.limits.max_bytes {
             return Err(DecodeError::Memory(bytes));
         }
+        let constraints = self.cache.constraints();
         let received =
             structures(&mut self.cache, &self.batches, |batch| !batch.payloads.is_empty());
         let groups: Vec<Group<'_>> = constraints

@@ -33,10 +33,23 @@ struct Planner<'a> {
     used: Vec<bool>,
     /// Unused groups that each packet is in.
     occurrences: Vec<u32>,
-    /// Groups by the number of packets that must become inactive before the group is solvable;
-    /// out of date entries are skipped.
-    buckets: Vec<Vec<u32>>,
+    /// For each number of packets that must become inactive before a group is solvable, the first
+    /// of a doubly linked list of the unused groups with this number; what changed last stands in
+    /// front.
+    heads: Vec<u32>,
+    links: Vec<Link>,
     lowest: usize,
+}
+
+/// No group.
+const NONE: u32 = u32::MAX;
+
+/// Where a group stands in the list of `bucket`, which is [`NONE`] for a group in no list.
+#[derive(Clone, Copy)]
+struct Link {
+    bucket: u32,
+    before: u32,
+    behind: u32,
 }
 
 /// Plans the elimination of `groups` over packets 0 to `packets` - 1, of which those from
@@ -98,9 +111,12 @@ impl<'a> Planner<'a> {
             active,
             remaining,
             used: vec![false; groups.len()],
-            buckets: vec![],
+            heads: vec![],
+            links: vec![Link { bucket: NONE, before: NONE, behind: NONE }; groups.len()],
             lowest: 0,
         };
+        let most = (0..groups.len() as u32).map(|group| planner.missing(group)).max();
+        planner.heads = vec![NONE; most.map_or(0, |most| most + 1)];
         for group in 0..groups.len() as u32 {
             planner.enqueue(group);
         }
@@ -113,27 +129,42 @@ impl<'a> Planner<'a> {
         (self.remaining[group] as usize).saturating_sub(self.groups[group].equations)
     }
 
+    /// Puts a group in front of the list that it belongs to now.
     fn enqueue(&mut self, group: u32) {
+        self.unlink(group);
         let missing = self.missing(group);
-        if missing >= self.buckets.len() {
-            self.buckets.resize_with(missing + 1, Vec::new);
+        let behind = core::mem::replace(&mut self.heads[missing], group);
+        if behind != NONE {
+            self.links[behind as usize].before = group;
         }
-        self.buckets[missing].push(group);
+        self.links[group as usize] = Link { bucket: missing as u32, before: NONE, behind };
         self.lowest = self.lowest.min(missing);
     }
 
-    /// An unused group for which the fewest packets must become inactive, and their number.
+    fn unlink(&mut self, group: u32) {
+        let none = Link { bucket: NONE, before: NONE, behind: NONE };
+        let link = core::mem::replace(&mut self.links[group as usize], none);
+        if link.bucket == NONE {
+            return;
+        }
+        match link.before {
+            NONE => self.heads[link.bucket as usize] = link.behind,
+            before => self.links[before as usize].behind = link.behind,
+        }
+        if link.behind != NONE {
+            self.links[link.behind as usize].before = link.before;
+        }
+    }
+
+    /// Takes an unused group for which the fewest packets must become inactive out of its list;
+    /// returns it with their number.
     fn cheapest(&mut self) -> Option<(u32, usize)> {
-        while let Some(bucket) = self.buckets.get_mut(self.lowest) {
-            match bucket.pop() {
-                None => self.lowest += 1,
-                Some(group) => {
-                    let missing = self.missing(group);
-                    if !self.used[group as usize] && missing == self.lowest {
-                        return Some((group, missing));
-                    }
-                }
+        while let Some(&group) = self.heads.get(self.lowest) {
+            if group != NONE {
+                self.unlink(group);
+                return Some((group, self.lowest));
             }
+            self.lowest += 1;
         }
         None
     }

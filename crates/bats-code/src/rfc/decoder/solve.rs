@@ -178,11 +178,18 @@ fn second_pass(
     let (known, new) = solved.octets_mut().split_at_mut(step.first * stride);
     let mut targets: Vec<&mut [u8]> = new.chunks_exact_mut(stride).take(step.pivots).collect();
     let value = |&column: &u32| inactive.row(row_of_column[column as usize] as usize);
-    let terms = step.payloads.len() + step.solved.len() + step.inactive.len();
-    if terms > system.columns() {
-        let matrix: Vec<u8> =
-            (0..step.pivots).flat_map(|p| system.expression(step.first + p)).copied().collect();
-        let columns: Vec<u32> = (0..system.columns() as u32).collect();
+    let expressions = || (0..step.pivots).map(|p| system.expression(step.first + p));
+    let mut depends = vec![0; system.columns()];
+    for expression in expressions() {
+        depends.iter_mut().zip(expression).for_each(|(all, &x)| *all |= x);
+    }
+    let columns: Vec<u32> =
+        (0u32..).zip(&depends).filter(|(_, all)| **all != 0).map(|(column, _)| column).collect();
+    if columns.len() < step.payloads.len() + step.solved.len() + step.inactive.len() {
+        let mut matrix = Vec::with_capacity(step.pivots * columns.len());
+        for expression in expressions() {
+            matrix.extend(columns.iter().map(|&column| expression[column as usize]));
+        }
         let inputs: Vec<&[u8]> = columns.iter().map(value).collect();
         kernel.product(&matrix, &inputs, &mut targets, stride, Mode::Accumulate);
         return;

@@ -10,6 +10,7 @@ use super::super::echelon::eliminate;
 use super::super::matrix::Matrix;
 use super::super::sampler::Batch;
 use super::residual::Residual;
+use crate::gf256;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::padded_length;
 
@@ -212,9 +213,11 @@ impl System {
         if !unknown.is_empty() {
             let matrix;
             (matrix, pivots) = solve_for(kernel, &lines, s + i..indices.len());
-            let mut transformed = Matrix::zeroed(n, indices.len());
-            multiply(kernel, &matrix, lines.iter(), &mut transformed);
-            lines = transformed;
+            if matrix != [1] {
+                let mut transformed = Matrix::zeroed(n, indices.len());
+                multiply(kernel, &matrix, lines.iter(), &mut transformed);
+                lines = transformed;
+            }
             transformation = Some(matrix);
         }
         let first = self.solved;
@@ -265,10 +268,11 @@ impl System {
 
     /// Sorts the packets of a batch by what is known of them.
     fn sort(&self, indices: &[u32]) -> Sorted {
-        let mut solved = Vec::new();
-        let mut inactive = Vec::new();
-        let mut order = Vec::with_capacity(indices.len());
-        let (mut later, mut last) = (Vec::new(), Vec::new());
+        let room = indices.len();
+        let mut solved = Vec::with_capacity(room);
+        let mut inactive = Vec::with_capacity(room);
+        let mut order = Vec::with_capacity(room);
+        let (mut later, mut last) = (Vec::with_capacity(room), Vec::with_capacity(room));
         for (position, &packet) in (0..).zip(indices) {
             match self.states[packet as usize] {
                 State::Solved(number) => {
@@ -326,21 +330,38 @@ struct Sorted {
 /// The coefficients of the equations: one line each, over the packets of the batch in this order.
 fn coefficients(kernel: Kernel, equations: &Equations<'_>, order: &[u32]) -> Matrix {
     let generator = equations.batch.generator_rows();
-    let mut ordered = Matrix::zeroed(generator.row_count(), order.len());
-    for (row, source) in generator.iter().enumerate() {
-        for (x, &position) in ordered.row_mut(row).iter_mut().zip(order) {
-            *x = source[position as usize];
+    let m = generator.row_count();
+    let columns: Option<Vec<usize>> = match equations.vectors {
+        None => Some((0..m).collect()),
+        // Fresh packets: lines of the generator.
+        Some(vectors) => vectors.chunks_exact(m).map(unit).collect(),
+    };
+    let ordered = |columns: &mut dyn ExactSizeIterator<Item = usize>| {
+        let mut lines = Matrix::zeroed(columns.len(), order.len());
+        for (row, column) in columns.enumerate() {
+            let source = equations.batch.generator(column);
+            for (x, &position) in lines.row_mut(row).iter_mut().zip(order) {
+                *x = source[position as usize];
+            }
         }
-    }
-    match equations.vectors {
-        None => ordered,
-        Some(vectors) => {
-            let n = vectors.len() / generator.row_count();
-            let mut lines = Matrix::zeroed(n, order.len());
-            multiply(kernel, vectors, ordered.iter(), &mut lines);
+        lines
+    };
+    match (columns, equations.vectors) {
+        (Some(columns), _) => ordered(&mut columns.into_iter()),
+        (None, vectors) => {
+            let vectors = vectors.unwrap_or(&[]);
+            let mut lines = Matrix::zeroed(vectors.len() / m, order.len());
+            multiply(kernel, vectors, ordered(&mut (0..m)).iter(), &mut lines);
             lines
         }
     }
+}
+
+/// The column of which this is the unit vector.
+fn unit(vector: &[u8]) -> Option<usize> {
+    let column = vector.iter().position(|&x| x != 0)?;
+    let others = &vector[column + 1..];
+    (vector[column] == 1 && others.iter().all(|&x| x == 0)).then_some(column)
 }
 
 /// `product = matrix * rows`.
@@ -361,6 +382,14 @@ fn multiply<'a>(
 /// goes, and the column (counted from the first of these) that each of its first rows solves.
 fn solve_for(kernel: Kernel, lines: &Matrix, unknown: Range<usize>) -> (Vec<u8>, Vec<usize>) {
     let (n, width) = (lines.row_count(), unknown.len());
+    if n == 1 {
+        // A check packet of a precode, mostly.
+        let line = &lines.row(0)[unknown];
+        return match line.iter().position(|&x| x != 0) {
+            Some(pivot) => (vec![gf256::inv(line[pivot])], vec![pivot]),
+            None => (vec![1], Vec::new()),
+        };
+    }
     let origin = padded_length(width);
     let mut block = Matrix::zeroed(n, origin + n);
     for (index, line) in lines.iter().enumerate() {

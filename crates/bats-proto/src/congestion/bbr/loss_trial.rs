@@ -116,6 +116,8 @@ pub(super) struct LossTrial {
     least: Option<LossCount>,
     /// Packets a second that arrived before the trial.
     arrivals_before: Option<f64>,
+    /// The sender had nothing more to send at some time of the trial.
+    is_idle: bool,
     /// The last trial seemed to overflow the link.
     is_overrun: bool,
     /// Variance of the losses over that of bursts of two, at least 1.
@@ -152,6 +154,7 @@ impl LossTrial {
         ] {
             match self.level_at(sent_at) {
                 Some(Level::Low) => {
+                    self.is_idle |= sample.app_limited;
                     self.low.add(lost, acked);
                     // The first of the two holds what was lost, the second what arrived.
                     self.low_octets += if acked > 0 { sample.acked_bytes as f64 } else { 0.0 };
@@ -182,6 +185,7 @@ impl LossTrial {
         self.low = LossCount::default();
         self.low_octets = 0.0;
         self.is_over = false;
+        self.is_idle = false;
     }
 
     /// Once, when all that was sent at the low level has had its fate.
@@ -195,7 +199,9 @@ impl LossTrial {
             return None;
         }
         let seconds = (self.low_ended - self.low_began).as_secs_f64();
+        // Who has little to send sends no less in a trial than before it.
         if let Some(before) = self.arrivals_before.take()
+            && !self.is_idle
             && seconds > 0.0
             && low.share() > TOLERANCE
         {
@@ -215,7 +221,7 @@ impl LossTrial {
         self.own = Some(low);
         let own = Conclusion::Own(low.share());
         let Some(before) = self.before.take() else { return Some(own) };
-        Some(if before.excess_with(&low, self.bursts) > 0.0 {
+        Some(if !self.is_idle && before.excess_with(&low, self.bursts) > 0.0 {
             Conclusion::Share((1.0 - before.share()) / (1.0 - low.share()))
         } else {
             own

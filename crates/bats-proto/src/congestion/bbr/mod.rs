@@ -384,7 +384,7 @@ impl Controller for Bbr {
         if sample.cumulative_sent >= self.round_end && sample.now - self.round_since >= MIN_ROUND {
             self.round_end = self.sent;
             self.round_since = sample.now;
-            self.on_round(sample.now, sample.app_limited);
+            self.on_round(sample.now, self.path.was_idle(self.round_time()));
         }
     }
 

@@ -88,7 +88,7 @@ impl PathModel {
 
     /// What is lost by now is to be compared with what will be lost at a low level.
     pub(super) fn begin_trial(&mut self, before: Option<LossCount>, span: Duration) {
-        let arrivals = self.span(span).map(|(older, newest)| {
+        let arrivals = self.busy_span(span).map(|(older, newest)| {
             let packets = (newest.acked_packets - older.acked_packets) as f64;
             packets / (newest.received_at - older.received_at).as_secs_f64()
         });
@@ -231,6 +231,16 @@ impl PathModel {
             }
         }
         older.filter(|older| older.received_at < newest.received_at).map(|older| (older, newest))
+    }
+
+    /// Whether the sender had nothing more to send at some time of the last `span`.
+    pub(super) fn was_idle(&self, span: Duration) -> bool {
+        let Some(newest) = self.history.back() else { return true };
+        self.history
+            .iter()
+            .rev()
+            .take_while(|point| newest.received_at - point.received_at <= span)
+            .any(|point| point.app_limited)
     }
 
     /// What passed the receiver over the last `span`, lost bytes counted, less loss that the path

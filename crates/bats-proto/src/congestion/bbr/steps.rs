@@ -98,7 +98,8 @@ impl Bbr {
             // The link is busy and yet slower than believed: believe it.
             self.bandwidth -= self.bandwidth.saturating_sub(rate.busy) / 4;
         }
-        if (signs.is_full || signs.overflows) && self.state == State::Startup {
+        // Of an application that has little to send little arrives, however fast the link.
+        if (signs.is_full || signs.overflows) && self.state == State::Startup && !rate.app_limited {
             self.bandwidth = rate.arrived.min(self.bandwidth);
         }
     }

@@ -3,7 +3,8 @@
 use bats_sim::hops::{Hops, HopsFigures};
 use clap::Parser;
 
-use super::{Common, Failure, run_parallel, say};
+use super::parallel;
+use crate::{Common, Failure, say};
 
 /// What the columns mean.
 pub(crate) const LEGEND: &str = "\
@@ -102,7 +103,7 @@ pub(crate) fn run(arguments: &HopsArguments) -> Result<(), Failure> {
             }
         }
     }
-    let outcomes = run_parallel(&runs, |run| {
+    let outcomes = parallel(&runs, |run| {
         let outcome = run.run();
         if !arguments.json {
             eprint!(".");

@@ -1,12 +1,4 @@
-//! Sends a file through three recoding relays over four lossy hops, each of which loses 20 % of the
-//! packets, and verifies what arrives: `cargo run --release -p bats-code --example relays [FILE]`
-//! (without a file: two megabytes of noise).
-//!
-//! Every packet is a combination of one batch of 16 columns. A relay knows neither file nor window:
-//! it collects the packets of a batch, sends those, and then as many random combinations as its
-//! plan says for their rank. Nobody reports anything but the receiver, and that only says when a
-//! window of the file is complete.
-#![allow(clippy::disallowed_macros, reason = "a program for the command line")]
+//! A file in windows over four hops and three relays in between. `tests/relays.rs` runs it too.
 
 use std::error::Error;
 
@@ -18,8 +10,10 @@ use bats_code::stream::{Columns, DecoderConfig, StreamDecoder, StreamEncoder, Wi
 const SYMBOL: usize = 1408;
 const WINDOW: usize = 256;
 const SEED: u64 = 42;
-const LOSS: f64 = 0.2;
-const HOPS: usize = 4;
+/// What each hop loses.
+pub(crate) const LOSS: f64 = 0.2;
+/// Hops: the relays are one fewer.
+pub(crate) const HOPS: usize = 4;
 /// Packets that each node sends of a batch on average.
 const BUDGET: f64 = 18.0;
 
@@ -52,10 +46,10 @@ impl Node {
 }
 
 /// A small generator of pseudo-random numbers.
-struct Noise(u64);
+pub(crate) struct Noise(pub(crate) u64);
 
 impl Noise {
-    fn draw(&mut self) -> u32 {
+    pub(crate) fn draw(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         (self.0 >> 32) as u32
     }
@@ -65,13 +59,20 @@ impl Noise {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut noise = Noise(2026);
-    let file = match std::env::args_os().nth(1) {
-        Some(path) => std::fs::read(path)?,
-        None => (0..2_000_000).map(|_| (noise.draw() >> 24) as u8).collect(),
-    };
+/// What became of a file.
+pub(crate) struct Transfer {
+    /// The file as it arrived.
+    pub(crate) copy: Vec<u8>,
+    /// Packets that the source and each relay sent.
+    pub(crate) sent: Vec<u32>,
+    pub(crate) symbols: u64,
+    /// Independent packets that a batch brings the receiver: on average, and by the plan.
+    pub(crate) rank: f64,
+    pub(crate) planned: f64,
+}
 
+/// Sends a file that is not empty.
+pub(crate) fn transfer(file: &[u8], noise: &mut Noise) -> Result<Transfer, Box<dyn Error>> {
     // Each node plans for the ranks that the plan of the one before leads to.
     let mut ranks = vec![0.0; BATCH_SIZE + 1];
     ranks[BATCH_SIZE] = 1.0;
@@ -105,7 +106,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             for hop in 0..HOPS {
                 let (here, next) = nodes[hop..].split_at_mut(1);
-                here[0].send(&mut noise, |vector, payload| match next.first_mut() {
+                here[0].send(noise, |vector, payload| match next.first_mut() {
                     Some(relay) => drop(relay.recoder.push(vector, payload)),
                     None => drop(decoder.push_repair(
                         window,
@@ -127,18 +128,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     if batch == 0 {
         return Err("there is nothing to send".into());
     }
-    if arrived != file {
-        return Err("what arrived is not the file".into());
-    }
-    println!("{} octets in {} symbols arrived and are right", file.len(), encoder.next());
-    for (hop, node) in nodes.iter().enumerate() {
-        println!("hop {}: {} packets sent, {:.0} % lost", hop + 1, node.sent, LOSS * 100.0);
-    }
-    println!(
-        "rank at the receiver: {:.2} of {BATCH_SIZE} a batch (planned {planned:.2}); {:.3} of what {HOPS} \
-         hops let through",
-        encoder.next() as f64 / f64::from(batch),
-        encoder.next() as f64 / (f64::from(nodes[0].sent) * (1.0 - LOSS))
-    );
-    Ok(())
+    Ok(Transfer {
+        copy: arrived,
+        sent: nodes.iter().map(|node| node.sent).collect(),
+        symbols: encoder.next(),
+        rank: encoder.next() as f64 / f64::from(batch),
+        planned,
+    })
 }

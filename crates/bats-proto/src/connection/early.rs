@@ -1,0 +1,55 @@
+//! Data that overtook the end of the handshake.
+
+use super::protection::Opened;
+use crate::wire::short_header::PacketKind;
+
+/// Packets held: a first message and its repairs. Who fills this has done the key exchange, so that
+/// made-up packets cost nothing.
+const MAX_PACKETS: usize = 16;
+
+/// An authentic packet.
+#[derive(Debug)]
+pub(super) struct EarlyPacket {
+    pub(super) pn: u64,
+    pub(super) kind: PacketKind,
+    pub(super) ce: bool,
+    pub(super) payload: Vec<u8>,
+}
+
+/// Packets of a peer that is done with the handshake before we are: its last flight was lost or
+/// overtaken. Without them its first message would wait for a time-out.
+#[derive(Debug, Default)]
+pub(super) struct EarlyPackets(Vec<EarlyPacket>);
+
+impl EarlyPackets {
+    /// Keeps a packet, if there is room for it; those of later keys cannot be early.
+    pub(super) fn hold(&mut self, opened: &Opened, ce: bool, payload: &[u8]) {
+        if self.0.len() < MAX_PACKETS && !opened.updated {
+            let payload = payload.to_vec();
+            self.0.push(EarlyPacket { pn: opened.pn, kind: opened.kind, ce, payload });
+        }
+    }
+
+    /// All of them, in the order of their arrival.
+    pub(super) fn take(&mut self) -> Vec<EarlyPacket> {
+        core::mem::take(&mut self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_is_held() {
+        let mut early = EarlyPackets::default();
+        for pn in 0..100 {
+            let opened = Opened { pn, kind: PacketKind::Source, len: 1_400, updated: pn == 3 };
+            early.hold(&opened, false, &[0; 1_400]);
+        }
+        let held = early.take();
+        assert_eq!(held.len(), MAX_PACKETS);
+        assert!(held.iter().all(|packet| packet.pn != 3));
+        assert!(early.take().is_empty());
+    }
+}

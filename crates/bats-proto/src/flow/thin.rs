@@ -1,0 +1,112 @@
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bats_types::Timestamp;
+
+use super::PathView;
+
+/// A flow with fewer symbols in a round trip than this is thin: its losses are repaired message by
+/// message, there is no window to spread repairs over.
+const THIN_SYMBOLS: usize = 12;
+/// What counts as a round trip for that at least.
+const THIN_TIME: Duration = Duration::from_millis(50);
+/// Share of the path that repairs of thin flows may take, and octets a second that they always may
+/// (`coding.md`, section 7).
+const RATE_SHARE: f64 = 0.2;
+const LEAST_RATE: f64 = 125_000.0;
+/// Repairs that may leave at once after a pause.
+const BURST: f64 = 16.0;
+
+/// Whether a flow is thin, and how many repairs it may have: many small flows, each with three times
+/// its own load in repairs, must not fill a path.
+#[derive(Debug)]
+pub(super) struct ThinFlow {
+    /// When the newest symbols were sent.
+    sent_at: VecDeque<Timestamp>,
+    /// Repairs that may be sent, at the time of the last one.
+    allowance: f64,
+    since: Timestamp,
+}
+
+impl Default for ThinFlow {
+    fn default() -> Self {
+        Self { sent_at: VecDeque::new(), allowance: BURST, since: Timestamp::ZERO }
+    }
+}
+
+impl ThinFlow {
+    /// A symbol leaves.
+    pub(super) fn on_symbol(&mut self, now: Timestamp) {
+        if self.sent_at.len() == THIN_SYMBOLS {
+            self.sent_at.pop_front();
+        }
+        self.sent_at.push_back(now);
+    }
+
+    pub(super) fn is_thin(&self, now: Timestamp, path: &PathView) -> bool {
+        let round = path.smoothed_rtt.max(THIN_TIME);
+        self.sent_at.len() < THIN_SYMBOLS
+            || self.sent_at.front().is_some_and(|&at| at + round <= now)
+    }
+
+    /// So many of the `wanted` repairs of `octets` each may be sent.
+    pub(super) fn allow(
+        &mut self,
+        now: Timestamp,
+        wanted: u64,
+        octets: usize,
+        path: &PathView,
+    ) -> u64 {
+        let rate = (path.rate_bytes_per_second as f64 * RATE_SHARE).max(LEAST_RATE);
+        let earned = (now - self.since).as_secs_f64() * rate / octets.max(1) as f64;
+        self.allowance = (self.allowance + earned).min(BURST);
+        self.since = now;
+        let allowed = (wanted as f64).min(self.allowance.floor());
+        self.allowance -= allowed;
+        allowed as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(rate: u64) -> PathView {
+        PathView {
+            rate_bytes_per_second: rate,
+            smoothed_rtt: Duration::from_millis(100),
+            ack_interval: Duration::from_millis(1),
+            loss: 0.1,
+            burst_factor: 1.0,
+            loss_packets: 1_000,
+        }
+    }
+
+    #[test]
+    fn few_symbols_in_a_round_trip_are_thin() {
+        let mut thin = ThinFlow::default();
+        for number in 0..40 {
+            let now = Timestamp::from_millis(number * 10);
+            thin.on_symbol(now);
+            assert!(thin.is_thin(now, &path(0)), "one in 10 ms, ten in a round");
+        }
+        for number in 0..40 {
+            let now = Timestamp::from_millis(400 + number);
+            thin.on_symbol(now);
+            // Then the twelfth one before is less than 100 ms old.
+            assert_eq!(thin.is_thin(now, &path(0)), number < 2, "one in a millisecond: {number}");
+        }
+    }
+
+    #[test]
+    fn repairs_are_capped_at_a_fifth_of_the_path_or_a_megabit() {
+        for (rate, cap) in [(0, 125_000.0), (10_000_000, 2_000_000.0)] {
+            let mut thin = ThinFlow::default();
+            let sum: u64 = (0..10_000)
+                .map(|number| thin.allow(Timestamp::from_millis(number), 5, 1_000, &path(rate)))
+                .sum();
+            let bound = (cap * 10.0 / 1_000.0) as u64;
+            assert!(sum <= bound + 16 && sum >= bound - 16, "{sum}, bound {bound}");
+        }
+    }
+}

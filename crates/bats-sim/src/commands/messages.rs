@@ -1,0 +1,147 @@
+//! `messages`: round trips of small messages, and of the first one of a connection.
+
+use std::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use bats_proto::TransportConfig;
+use bats_proto::config::Mode;
+use bats_sim::matrix::FRAME_OVERHEAD;
+use bats_sim::messages::{Messages, MessagesOutcome};
+use clap::Parser;
+
+use super::{ms, parallel};
+use crate::{Failure, in_range, say};
+
+/// What the columns mean.
+pub(crate) const LEGEND: &str = "\
+Messages go there and back; times are in ms from send() to the recv() of the echo. 'base': the \
+round trip of the path with nothing lost and nothing waiting. 'bound' is what p99 is to stay \
+below: 1.15 times the base on one hop, 1.3 times on more. 'first' is the mean time from connect() \
+to the echo of the first message on fresh connections, in base round trips, and is to stay below \
+2.1. Several hops are links in a row without relays.";
+
+#[derive(Parser)]
+pub(crate) struct MessagesCommand {
+    /// Loss of each hop in per cent, both directions
+    #[arg(long, value_delimiter = ',', default_values_t = [5.0])]
+    loss: Vec<f64>,
+    /// One-way delay of each hop in milliseconds
+    #[arg(long, default_value_t = 10.0)]
+    delay: f64,
+    /// Rate of each hop in Mbit/s of frames
+    #[arg(long, default_value_t = 100.0)]
+    rate: f64,
+    /// Hops
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 3])]
+    hops: Vec<u32>,
+    /// Messages a second
+    #[arg(long, default_value_t = 100.0)]
+    per_second: f64,
+    /// Octets of a message
+    #[arg(long, default_value_t = 512)]
+    size: usize,
+    /// Messages that are measured
+    #[arg(long, default_value_t = 20_000)]
+    count: u64,
+    /// Connections for the first message
+    #[arg(long, default_value_t = 15)]
+    connections: u64,
+    /// Decides every random choice
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Octets of a frame beside the message.
+const OVERHEAD: usize = FRAME_OVERHEAD + 9 + 4 + 10 + 16;
+/// Messages that let the connection learn of the loss.
+const WARM_UP: u64 = 500;
+
+struct Row {
+    mode: Mode,
+    hops: u32,
+    loss: f64,
+    steady: Messages,
+    first: Vec<Messages>,
+}
+
+impl Row {
+    fn run(&self) -> (MessagesOutcome, Option<Duration>) {
+        let firsts: Vec<_> = self.first.iter().map(|run| run.run().first).collect();
+        let all: Option<Duration> = firsts.iter().copied().sum();
+        let mean = all.map(|all| all / u32::try_from(firsts.len().max(1)).unwrap_or(u32::MAX));
+        (self.steady.run(), mean)
+    }
+}
+
+impl MessagesCommand {
+    fn row(&self, mode: Mode, hops: u32, loss: f64) -> Result<Row, String> {
+        let delay = in_range("delay", self.delay, 0.01, 5_000.0)?;
+        let rate = in_range("rate", self.rate, 0.01, 100_000.0)? * 1e6;
+        let per_second = in_range("per-second", self.per_second, 0.01, 1e6)?;
+        in_range("hops", f64::from(hops), 1.0, 64.0)?;
+        in_range("size", self.size as f64, 8.0, (1 << 20) as f64)?;
+        in_range("count", self.count as f64, 1.0, 1e8)?;
+        in_range("connections", self.connections as f64, 1.0, 1e6)?;
+        let link = LinkConfig {
+            rate_bps: Some(rate as u64),
+            queue_bytes: Some((rate * delay * 2e-3 / 8.0) as usize + 3_028),
+            delay: Duration::from_secs_f64(delay / 1e3),
+            loss: Loss::Iid(in_range("loss", loss, 0.0, 90.0)? / 100.0),
+            frame_overhead: FRAME_OVERHEAD,
+            ..LinkConfig::default()
+        };
+        let steady = Messages {
+            hops: vec![link; hops as usize],
+            transport: TransportConfig { mode, ..TransportConfig::default() },
+            size: self.size,
+            interval: Duration::from_secs_f64(1.0 / per_second),
+            count: self.count,
+            warm_up: WARM_UP,
+            echo: true,
+            seed: self.seed,
+        };
+        let first = |seed| Messages { count: 1, warm_up: 0, seed, ..steady.clone() };
+        let seeds = (0..self.connections).map(|number| self.seed.wrapping_add(number));
+        Ok(Row { mode, hops, loss, first: seeds.map(first).collect(), steady })
+    }
+}
+
+pub(crate) fn run(arguments: &MessagesCommand) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    for mode in [Mode::Btp, Mode::Brtp] {
+        for &hops in &arguments.hops {
+            for &loss in &arguments.loss {
+                rows.push(arguments.row(mode, hops, loss).map_err(Failure::Usage)?);
+            }
+        }
+    }
+    let outcomes = parallel(&rows, Row::run);
+    say(
+        "mode  hops  loss %  arrived %     base      p50      p90      p99    bound    p99.9      \
+         max  first RTTs  wrong",
+    )?;
+    for (row, (outcome, first)) in rows.iter().zip(&outcomes) {
+        let base = row.steady.path_delay(OVERHEAD) * 2;
+        let at = |percent| ms(outcome.delays.percentile(percent).unwrap_or_default());
+        let bound = if row.hops == 1 { 1.15 } else { 1.3 } * ms(base);
+        let first = first.map_or("none".to_owned(), |first| {
+            format!("{:.2}", first.as_secs_f64() / base.as_secs_f64())
+        });
+        say(&format!(
+            "{:5} {:4} {:7.1} {:10.3} {:8.2} {:8.2} {:8.2} {:8.2} {bound:8.2} {:8.2} {:8.2} \
+             {first:>11} {:6}",
+            format!("{:?}", row.mode).to_lowercase(),
+            row.hops,
+            row.loss,
+            100.0 * outcome.arrived as f64 / row.steady.count as f64,
+            ms(base),
+            at(50.0),
+            at(90.0),
+            at(99.0),
+            at(99.9),
+            at(100.0),
+            outcome.wrong,
+        ))?;
+    }
+    Ok(())
+}
