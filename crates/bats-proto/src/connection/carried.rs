@@ -47,6 +47,9 @@ pub(crate) trait Carriage {
     /// Whether [`Carriage::pull`] would give another one.
     fn has_more(&mut self, now: Timestamp) -> bool;
 
+    /// Whether anything waits for the link, be it for the next node's credit.
+    fn has_backlog(&self) -> bool;
+
     /// The next report for the neighbour; `mark` is the largest packet number received.
     fn next_report(&mut self, now: Timestamp, mark: u64) -> Option<BatchRank>;
 

@@ -372,14 +372,17 @@ impl Connection {
             let own = self.next_coded(now, &view).map(|kind| (kind, false));
             let next = own.or_else(|| self.next_carried(now, carriage));
             let Some(kind) = next else {
-                self.app_limited = true;
+                // Whoever waits for the next node's credit has more to send than it sends, and what
+                // the link carries shows all the same.
+                self.app_limited = !carriage.as_ref().is_some_and(|c| c.has_backlog());
                 self.probes_allowed = 0;
                 break;
             };
             if let Some(carriage) = carriage {
                 self.carriage.ready = carriage.has_more(now);
             }
-            self.app_limited = !self.has_data();
+            let backlog = carriage.as_ref().is_some_and(|carriage| carriage.has_backlog());
+            self.app_limited = !self.has_data() && !backlog;
             self.probes_allowed = self.probes_allowed.saturating_sub(1);
             if self.scratch.len() + SHORT_OVERHEAD > usize::from(self.mtu.current()) {
                 self.unsplit = Some(kind);

@@ -189,6 +189,13 @@ impl Carriage for Pulling<'_> {
         self.carrier.relay.wants(now, self.link) || self.next_session(now).is_some()
     }
 
+    fn has_backlog(&self) -> bool {
+        let carrier = &*self.carrier;
+        let mut sessions = carrier.eager.iter();
+        carrier.relay.has_backlog(self.link)
+            || sessions.any(|key| carrier.relay.route(key.destination) == Some(self.link))
+    }
+
     fn next_report(&mut self, now: Timestamp, mark: u64) -> Option<BatchRank> {
         self.carrier.relay.next_report(now, self.link, mark)
     }

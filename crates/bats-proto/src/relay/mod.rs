@@ -108,6 +108,8 @@ struct Link {
     /// Flows that may have packets for the link, in order of their turns.
     active: VecDeque<FlowKey>,
     is_active: BTreeSet<FlowKey>,
+    /// Flows whose packets wait for the next node's credit.
+    blocked: BTreeSet<FlowKey>,
     /// Reports that wait to be written.
     reports: VecDeque<BatchRank>,
     /// Flows whose reports are due.
@@ -199,6 +201,7 @@ impl Relay {
             opaque: OpaqueQueue::default(),
             active: VecDeque::new(),
             is_active: BTreeSet::new(),
+            blocked: BTreeSet::new(),
             reports: VecDeque::new(),
             reporting: BTreeSet::new(),
             received: 0,
@@ -341,6 +344,7 @@ impl Relay {
         let Some(flow) = self.flows.get(&key) else { return };
         let Some(id) = flow.downstream else { return };
         let Some(link) = self.links.get_mut(&id) else { return };
+        link.blocked.remove(&key);
         if link.is_active.insert(key) {
             link.active.push_back(key);
         }
@@ -573,6 +577,9 @@ impl Relay {
             }
             state.active.pop_front();
             state.is_active.remove(&key);
+            if flow.outbound.queued() > 0 {
+                state.blocked.insert(key);
+            }
             if let Some(at) = flow.outbound.check_at() {
                 arm(&mut self.timers, key, flow, at);
             }
@@ -589,6 +596,14 @@ impl Relay {
                     self.flows.get(key).is_some_and(|f| !f.plain.is_empty() || f.outbound.wants())
                 })
         })
+    }
+
+    /// Whether packets wait for a link, be it for the next node's credit.
+    #[must_use]
+    pub fn has_backlog(&self, link: LinkId) -> bool {
+        self.links
+            .get(&link)
+            .is_some_and(|state| !state.blocked.is_empty() || !state.active.is_empty())
     }
 
     /// Takes the report of the neighbour on a link.
@@ -714,6 +729,7 @@ impl Relay {
         for link in self.links.values_mut() {
             link.opaque.forget(key);
             link.reporting.remove(&key);
+            link.blocked.remove(&key);
         }
     }
 }
