@@ -19,7 +19,7 @@ pub(crate) const SYMBOL_OVERHEAD: usize = LENGTH_LEN + TAG_LEN;
 const GENERATION_BITS: u32 = 22;
 
 enum Secret {
-    Tls(hmac::Key),
+    Tls(Box<hmac::Key>),
     Plain(PlainKey),
 }
 
@@ -50,7 +50,7 @@ impl SymbolKeys {
             let (clients, servers) = octets.split_at(SECRET_LEN);
             let secret = if client { clients } else { servers };
             SymbolKey {
-                secret: Secret::Tls(hmac::Key::new(hmac::HMAC_SHA256, secret)),
+                secret: Secret::Tls(Box::new(hmac::Key::new(hmac::HMAC_SHA256, secret))),
                 keys: Vec::new(),
             }
         };

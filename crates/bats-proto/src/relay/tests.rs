@@ -16,10 +16,12 @@ const KEY: FlowKey = FlowKey { destination: NodeId(100), source: NodeId(0), flow
 const LINK_UP: LinkId = LinkId(1);
 const LINK_DOWN: LinkId = LinkId(2);
 
+/// A packet on its way: when it arrives, number, kind, payload.
+type Flying = (u64, u64, PacketKind, Vec<u8>);
+
 struct Line {
     nodes: Vec<Relay>,
-    /// Packets on the way: when they arrive, number, kind, payload.
-    forth: Vec<VecDeque<(u64, u64, PacketKind, Vec<u8>)>>,
+    forth: Vec<VecDeque<Flying>>,
     back: Vec<VecDeque<(u64, BatchRank)>>,
     numbers: Vec<u64>,
     marks: Vec<u64>,
