@@ -4,6 +4,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::BATCH_SIZE;
 use crate::gf256;
 use crate::kernel::Kernel;
 use crate::recode::{CoefficientVector, Recoder};
@@ -71,6 +72,29 @@ fn line_of(window: Window, batch: u32, vector: &[(u8, u8)]) -> Vec<u8> {
     line
 }
 
+/// A coefficient, zero now and then, but never for the first symbol.
+fn mixed(b: u8, c: u8, i: u8) -> u8 {
+    let x = b.rotate_left(u32::from(i)) ^ c.wrapping_mul(i | 1).wrapping_add(i);
+    if i == 0 {
+        x | 1
+    } else if x & 7 == 7 {
+        0
+    } else {
+        x
+    }
+}
+
+/// Adds up symbols; the length of the longest with a coefficient.
+fn combine(first: usize, vector: &[u8], output: &mut [u8]) -> usize {
+    let mut len = 0;
+    for (number, &factor) in (first..).zip(vector).filter(|&(_, &factor)| factor != 0) {
+        let symbol = symbol(number);
+        add_multiple(factor, &symbol, &mut output[..symbol.len()]);
+        len = len.max(symbol.len());
+    }
+    len
+}
+
 /// Counts of a run, so that tests can tell that something was tested.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunReport {
@@ -112,7 +136,19 @@ pub fn honest_run(kernel: Kernel, data: &[u8]) -> RunReport {
                 line[first] = 1;
                 (decoder.push_source(first as u64, &symbol(first)), line)
             }
-            3..=5 => {
+            5 => {
+                // What a relay makes of the packets of an S-batch, whole or in part.
+                let count = count.min(BATCH_SIZE);
+                let vector: Vec<u8> = (0..count as u8).map(|i| mixed(b, c, i)).collect();
+                let mut line = vec![0; SYMBOLS];
+                line[first..][..count].copy_from_slice(&vector);
+                let len = combine(first, &vector, &mut buffer);
+                let window = Window { first: first as u64, count: count as u16 };
+                let columns = Columns::Explicit { coefficients: &vector };
+                let receipt = decoder.push_repair(window, columns, &buffer[..len]);
+                (receipt, line)
+            }
+            3..=4 => {
                 let outputs = &mut [&mut buffer[..]];
                 let Ok(len) = encoder.encode(window, batch, column, outputs) else { continue };
                 let columns = Columns::Fresh { batch, column };

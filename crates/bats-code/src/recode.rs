@@ -62,9 +62,48 @@ pub struct Recoder {
     /// Lengths of the longest and the shortest payload.
     longest: usize,
     shortest: usize,
+    basis: Basis,
+    pool: RowPool,
+}
+
+/// Which combinations of a batch are there: vectors alone, without the packets.
+#[derive(Clone, Debug, Default)]
+pub struct Basis {
     /// For each pivot the vector of the echelon form that begins there with 1.
     echelon: [Option<CoefficientVector>; BATCH_SIZE],
-    pool: RowPool,
+    rank: u8,
+}
+
+impl Basis {
+    /// Takes a vector; tells whether it raised the rank.
+    pub fn insert(&mut self, mut vector: CoefficientVector) -> bool {
+        for pivot in 0..BATCH_SIZE {
+            let factor = vector[pivot];
+            if factor == 0 {
+                continue;
+            }
+            match &self.echelon[pivot] {
+                Some(row) => {
+                    for (x, &y) in vector.iter_mut().zip(row) {
+                        *x ^= gf256::mul(factor, y);
+                    }
+                }
+                None => {
+                    let inverse = gf256::inv(factor);
+                    self.echelon[pivot] = Some(vector.map(|x| gf256::mul(inverse, x)));
+                    self.rank += 1;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Independent vectors taken, 0 to M.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        usize::from(self.rank)
+    }
 }
 
 impl Recoder {
@@ -85,7 +124,7 @@ impl Recoder {
             packets: Vec::with_capacity(BATCH_SIZE),
             longest: 0,
             shortest: usize::MAX,
-            echelon: [None; BATCH_SIZE],
+            basis: Basis::default(),
             pool: RowPool::new(longest_row, BATCH_SIZE * (longest_row + 128)),
         }
     }
@@ -93,7 +132,7 @@ impl Recoder {
     /// Takes a packet of the batch if it is innovative (raises the rank); tells whether it was. An
     /// empty or too long payload is none of the batch.
     pub fn push(&mut self, vector: &CoefficientVector, payload: &[u8]) -> bool {
-        if payload.is_empty() || payload.len() > self.max_payload || !self.raise_rank(*vector) {
+        if payload.is_empty() || payload.len() > self.max_payload || !self.basis.insert(*vector) {
             return false;
         }
         let mut row = self.pool.take(ALIGNMENT + payload.len());
@@ -105,28 +144,6 @@ impl Recoder {
         self.longest = self.longest.max(payload.len());
         self.shortest = self.shortest.min(payload.len());
         true
-    }
-
-    fn raise_rank(&mut self, mut vector: CoefficientVector) -> bool {
-        for pivot in 0..BATCH_SIZE {
-            let factor = vector[pivot];
-            if factor == 0 {
-                continue;
-            }
-            match &self.echelon[pivot] {
-                Some(row) => {
-                    for (x, &y) in vector.iter_mut().zip(row) {
-                        *x ^= gf256::mul(factor, y);
-                    }
-                }
-                None => {
-                    let inverse = gf256::inv(factor);
-                    self.echelon[pivot] = Some(vector.map(|x| gf256::mul(inverse, x)));
-                    return true;
-                }
-            }
-        }
-        false
     }
 
     /// Independent packets held, 0 to M.
@@ -145,7 +162,7 @@ impl Recoder {
 
     /// Forgets all packets, for the next batch.
     pub fn clear(&mut self) {
-        self.echelon = [None; BATCH_SIZE];
+        self.basis = Basis::default();
         (self.longest, self.shortest) = (0, usize::MAX);
         for row in self.packets.drain(..) {
             self.pool.give(row);

@@ -18,6 +18,10 @@ pub enum Event {
     Writable,
     /// Everything handed to `send` so far, and `finish` if it was called, has arrived at the peer.
     AllAcknowledged,
+    /// A session across relays has received a symbol that was altered on the way: a relay lies or is
+    /// broken. It is not delivered, and asked for again. Told once; see
+    /// [`ConnectionStats::symbols_altered`](crate::ConnectionStats::symbols_altered).
+    Altered,
     /// The connection is over; the handle is dead after this event.
     Closed(CloseReason),
 }

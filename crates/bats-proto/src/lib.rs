@@ -18,6 +18,7 @@ pub mod flow;
 pub mod fuzzing;
 pub mod handshake;
 pub mod link;
+pub mod relay;
 pub mod session;
 pub mod stats;
 pub mod wire;

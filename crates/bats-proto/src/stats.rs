@@ -67,6 +67,11 @@ pub struct ConnectionStats {
     pub messages_received: u64,
     /// Application bytes that became deliverable in order (taken or not).
     pub message_bytes_received: u64,
+    /// Packets and reports of flows that the peer wanted to have carried without being admitted.
+    pub packets_uncarried: u64,
+    /// Symbols of a session across relays whose seal was broken: some node on the way has altered
+    /// them. None of them is delivered.
+    pub symbols_altered: u64,
     /// BTP: messages that were too old before they were sent.
     pub messages_expired: u64,
     /// BTP: messages of the peer that were given up, those among them that it did not send because

@@ -5,7 +5,9 @@ use core::time::Duration;
 use bats_proto::Timestamp;
 use bats_proto::flow::RatelessHeader;
 use bats_proto::session::{DatagramQueue, Reassembly, SendQueue};
-use bats_proto::wire::coding::{RepairHeader, SourceHeader};
+use bats_proto::wire::batch_rank::{BatchRank, MAX_BATCHES, Space};
+use bats_proto::wire::coding::{CodingHeader, RepairHeader, SourceHeader};
+use bats_proto::wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
 use bats_proto::wire::frame::{self, AckHeader, Frame};
 use bats_proto::wire::long_header::{self, LongKind, VERSION};
 use bats_proto::wire::message::{self, MessageFrame};
@@ -104,6 +106,7 @@ fn the_hop_header_is_the_picture() {
     ] {
         let header = ShortHeader {
             kind,
+            carried: false,
             key_phase: true,
             destination: [1, 2, 3, 4],
             packet_number: 0x5566_7788,
@@ -125,6 +128,29 @@ fn the_hop_header_is_the_picture() {
         assert_eq!(made.as_slice(), drawn);
         assert_eq!(ShortHeader::decode(&drawn), Some(header));
     }
+    for (r, carried) in [(1, Some(true)), (2, None), (3, None)] {
+        let octets = [r << 3, 1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(ShortHeader::decode(&octets).map(|header| header.carried), carried);
+    }
+}
+
+#[test]
+fn the_flow_header_is_the_picture() {
+    let key = FlowKey { destination: NodeId(0x0102_0304), source: NodeId(9), flow: 0xf00d };
+    let header = FlowHeader { key, hop_limit: 63 };
+    let drawn = pack(
+        "flow-header",
+        &[
+            ("Destination node", Value::Bits(0x0102_0304)),
+            ("Source node", Value::Bits(9)),
+            ("Flow ID", Value::Bits(0xf00d)),
+            ("Hop limit", Value::Bits(63)),
+            ("Payload", Value::Octets(&[])),
+        ],
+    );
+    assert_eq!(drawn.len(), FLOW_HEADER_LEN);
+    assert_eq!(written(|writer| header.encode(writer)), drawn);
+    assert_eq!(FlowHeader::decode(&mut Reader::new(&drawn)), Some(header));
 }
 
 #[test]
@@ -172,6 +198,20 @@ fn the_coding_headers_are_the_pictures() {
     );
     assert_eq!(written(|writer| block.encode(writer)), drawn);
     assert_eq!(RatelessHeader::decode(&mut Reader::new(&drawn)), Ok(block));
+
+    let vector = core::array::from_fn(|i| 17 * i as u8);
+    let recoded = CodingHeader::RecodedSource { batch: 0x123456, vector };
+    let drawn = pack(
+        "recoded-source-header",
+        &[
+            ("BID", Value::Bits(0x123456)),
+            ("1 = S-batch", Value::Bits(1)),
+            ("Vector", Value::Octets(&vector)),
+        ],
+    );
+    assert_eq!(written(|writer| recoded.encode(writer)), drawn);
+    let read = CodingHeader::decode(PacketKind::Recoded, &mut Reader::new(&drawn));
+    assert_eq!(read, Some(recoded));
 }
 
 #[test]
@@ -226,10 +266,20 @@ fn the_frames_are_the_examples() {
         wasted: 1,
         entries: vec![RankEntry { first: 110, span: 20, missing: 4 }],
     };
+    let key = FlowKey { destination: NodeId(2), source: NodeId(1), flow: 7 };
+    let ranks = vec![16, 14, 16, 16, 3];
+    let batch_rank =
+        BatchRank { key, space: Space::Source, mark: 300, queued: 5, room: 600, first: 20, ranks };
+    let batch_rank = Frame::BatchRank(batch_rank);
     let close = Frame::Close { application: true, code: 7, reason: "bye" };
 
     assert_eq!(written(|writer| frame::encode_ack(writer, &ack, &acked)), octets("ack"));
-    for (name, frame) in [("ack", Frame::Ack(ack)), ("rank", Frame::Rank(rank)), ("close", close)] {
+    for (name, frame) in [
+        ("ack", Frame::Ack(ack)),
+        ("rank", Frame::Rank(rank)),
+        ("batch-rank", batch_rank),
+        ("close", close),
+    ] {
         let example = octets(name);
         if name != "ack" {
             assert_eq!(written(|writer| frame::encode(writer, &frame)), example, "{name}");
@@ -287,8 +337,9 @@ fn limits_are_those_of_the_code() {
         format!("at most {MAX_RANK_ENTRIES};"),
         format!("at most {} octets", frame::MAX_CLOSE_TEXT),
         "at most 1,024 ranges".to_owned(),
+        "batches reported, at most 1,024".to_owned(),
     ] {
         assert!(DOCUMENT.contains(&phrase), "{phrase}");
     }
-    assert_eq!(frame::MAX_ACK_RANGES, 1_024);
+    assert_eq!((frame::MAX_ACK_RANGES, MAX_BATCHES), (1_024, 1_024));
 }

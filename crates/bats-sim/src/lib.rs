@@ -7,6 +7,8 @@ pub mod capture;
 pub mod delays;
 pub mod fairness;
 pub mod flows;
+pub mod hops;
+pub mod line;
 pub mod matrix;
 pub mod messages;
 pub mod network;

@@ -28,6 +28,9 @@ enum Command {
     /// Bulk transfer over one link for every loss and delay
     #[command(after_long_help = table::LEGEND)]
     Matrix(Matrix),
+    /// Bulk transfer across relays, for numbers of hops and losses
+    #[command(after_long_help = commands::hops::LEGEND)]
+    Hops(commands::hops::HopsArguments),
     /// One cell of the matrix, with the state of the sender over time
     #[command(after_long_help = table::LEGEND)]
     Run(Run),
@@ -190,6 +193,7 @@ fn run(arguments: &Run) -> Result<(), Failure> {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Matrix(arguments) => matrix(&arguments),
+        Command::Hops(arguments) => commands::hops::run(&arguments),
         Command::Run(arguments) => run(&arguments),
         Command::Btp(arguments) => commands::btp::run(&arguments),
         Command::Messages(arguments) => commands::messages::run(&arguments),

@@ -206,12 +206,13 @@ impl StreamDecoder {
         Receipt { outcome: Outcome::Innovative, decoded }
     }
 
-    /// Takes a repair: a combination of the symbols of `window`.
+    /// Takes a repair: a combination of the symbols of `window`. Explicit coefficients that are not
+    /// one for each symbol, or all zero, are refused as out of range.
     pub fn push_repair(&mut self, window: Window, columns: Columns<'_>, payload: &[u8]) -> Receipt {
         let Some(end) = window.end().filter(|&end| end <= self.limit()) else {
             return self.refuse();
         };
-        if !self.is_payload(payload) {
+        if !self.is_payload(payload) || !is_of_window(columns, window) {
             return self.refuse();
         }
         let wanted = window.first.max(self.released);
@@ -353,6 +354,29 @@ impl StreamDecoder {
         self.advance();
     }
 
+    /// The symbol turned out to be wrong: forgets it, and all equations held, in which it or what
+    /// made it wrong may be. Nothing happens if it was released or is not known.
+    pub fn forget(&mut self, number: u64) {
+        let held = number >= self.released.max(self.base) && self.symbol(number).is_some();
+        if !held {
+            return;
+        }
+        for cluster in 0..self.clusters.len() as u32 {
+            let Some(system) = &self.clusters[cluster as usize] else { continue };
+            for &unknown in system.columns() {
+                self.slots[(unknown - self.base) as usize] = Slot::Missing;
+            }
+            self.stats.equations_dropped += self.forget_cluster(cluster) as u64;
+        }
+        self.known.remove(number);
+        let index = (number - self.base) as usize;
+        if let Slot::Known(row) = core::mem::replace(&mut self.slots[index], Slot::Missing) {
+            self.row_bytes -= row.bytes();
+            self.pool.give(row);
+        }
+        self.first_missing = self.first_missing.min(number);
+    }
+
     /// What is missing below `below`, in order of the first symbol, at most `max` clusters:
     /// unknowns linked by held equations as one cluster (which may reach beyond `below`), runs of
     /// other unknowns as one each.
@@ -476,6 +500,7 @@ impl StreamDecoder {
             Columns::Fresh { batch, column } => {
                 coefficients(seed, batch, column, row.as_mut_slice());
             }
+            Columns::Explicit { coefficients } => row.as_mut_slice().copy_from_slice(coefficients),
             Columns::Recoded { batch, vector } => {
                 let padded = padded_length(count);
                 let mut lines = [[0u8; MAX_WINDOW as usize]; BATCH_SIZE];
@@ -638,6 +663,15 @@ impl StreamDecoder {
         }
         self.known.release_below(self.base);
     }
+}
+
+/// Whether explicit coefficients are as many as the symbols and not all zero; all others are by
+/// construction.
+fn is_of_window(columns: Columns<'_>, window: Window) -> bool {
+    let Columns::Explicit { coefficients } = columns else { return true };
+    coefficients.len() == usize::from(window.count)
+        && coefficients.len() <= BATCH_SIZE
+        && coefficients.iter().any(|&x| x != 0)
 }
 
 fn cluster_of(first: u64, last: u64, rank_missing: usize) -> Cluster {

@@ -36,6 +36,14 @@ impl KnownSet {
         self.words[offset] |= 1 << (number % 64);
     }
 
+    /// Unmarks a symbol that is not below everything kept.
+    pub(super) fn remove(&mut self, number: u64) {
+        let offset = (number / 64).checked_sub(self.base).and_then(|o| usize::try_from(o).ok());
+        if let Some(word) = offset.and_then(|offset| self.words.get_mut(offset)) {
+            *word &= !(1 << (number % 64));
+        }
+    }
+
     /// Treats everything below `number` as known and frees the words below it.
     pub(super) fn release_below(&mut self, number: u64) {
         while self.base < number / 64 {

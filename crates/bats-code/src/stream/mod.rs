@@ -4,6 +4,8 @@
 //! combination of the symbols of a [`Window`] with coefficients that both ends compute from
 //! `(seed, batch, column)` ([`coefficients`]). Relays may combine the columns of one batch
 //! (the inner code of RFC 9426); then a vector over the columns comes along ([`Columns::Recoded`]).
+//! They may as well combine the symbols of an *S-batch*, 16 consecutive ones, each its own column;
+//! the vector then holds the coefficients themselves ([`Columns::Explicit`]).
 //!
 //! Symbols have any length from 1 octet to a maximum; shorter ones count as zero-padded.
 
@@ -66,6 +68,12 @@ pub enum Columns<'a> {
         batch: u32,
         /// The coefficient vector of RFC 9426.
         vector: &'a [u8; BATCH_SIZE],
+    },
+    /// A combination of the symbols of the window themselves, as relays make them of packets of an
+    /// S-batch: one coefficient for each symbol.
+    Explicit {
+        /// As many as the window has symbols, at most 16.
+        coefficients: &'a [u8],
     },
 }
 

@@ -245,3 +245,103 @@ fn the_first_missing_cell_gets_its_equations_whatever_others_hold() {
     }
     assert_eq!(decoder.symbol(150), Some(&symbol(150, 64)[..]));
 }
+
+/// A relay that combines the packets of an S-batch and the symbols that it has, over two hops.
+#[test]
+fn combinations_of_source_symbols_stand_in_for_lost_ones() {
+    use crate::recode::{Recoder, unit_vector};
+
+    let mut encoder = sender(48, 300);
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(300, SEED));
+    for batch in 0..3_u64 {
+        let mut relay = Recoder::new(300);
+        for index in 0..BATCH_SIZE {
+            let number = batch * 16 + index as u64;
+            assert!(relay.push(&unit_vector(index).unwrap(), encoder.symbol(number).unwrap()));
+            if index % 4 != 1 {
+                decoder.push_source(number, encoder.symbol(number).unwrap());
+            }
+        }
+        let mut second = Recoder::new(300);
+        for draw in 0..16 {
+            let (mut vector, mut payload) = ([0; BATCH_SIZE], [0; 300]);
+            let len = relay.recode_random(3, draw, &mut vector, &mut payload).unwrap();
+            second.push(&vector, &payload[..len]);
+        }
+        let window = Window { first: batch * 16, count: 16 };
+        for draw in 0..4 {
+            let (mut vector, mut payload) = ([0; BATCH_SIZE], [0; 300]);
+            let len = second.recode_random(4, draw, &mut vector, &mut payload).unwrap();
+            let columns = Columns::Explicit { coefficients: &vector };
+            let receipt = decoder.push_repair(window, columns, &payload[..len]);
+            let decoded = if draw == 3 { 4 } else { 0 };
+            assert_eq!(receipt, Receipt { outcome: Outcome::Innovative, decoded });
+        }
+    }
+    assert!((0..48).all(|number| decoder.symbol(number) == encoder.symbol(number)));
+    // Together with a column of an R-batch over a window that reaches into another batch.
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(300, SEED));
+    for number in (0..32).filter(|n| ![14, 17].contains(n)) {
+        decoder.push_source(number, &symbol(number, 300));
+    }
+    let window = Window { first: 10, count: 20 };
+    let payload = repair(&mut encoder, window, 1, 2);
+    decoder.push_repair(window, Columns::Fresh { batch: 1, column: 2 }, &payload);
+    let sum: Vec<u8> = symbol(14, 300).iter().zip(symbol(15, 300)).map(|(x, y)| x ^ y).collect();
+    let columns = Columns::Explicit { coefficients: &[1, 1] };
+    let receipt = decoder.push_repair(Window { first: 14, count: 2 }, columns, &sum);
+    assert_eq!(receipt, Receipt { outcome: Outcome::Innovative, decoded: 2 });
+    assert_eq!(decoder.symbol(17).unwrap(), symbol(17, 300));
+}
+
+#[test]
+fn explicit_coefficients_are_one_for_each_symbol() {
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
+    let mut push = |count, coefficients: &[u8]| {
+        let columns = Columns::Explicit { coefficients };
+        decoder.push_repair(Window { first: 0, count }, columns, &[7; 64]).outcome
+    };
+    assert_eq!(push(4, &[1, 2, 3]), Outcome::OutOfRange);
+    assert_eq!(push(3, &[1, 2, 3, 4]), Outcome::OutOfRange);
+    assert_eq!(push(17, &[1; 17]), Outcome::OutOfRange);
+    assert_eq!(push(4, &[0; 4]), Outcome::OutOfRange);
+    assert_eq!(push(16, &[1; 16]), Outcome::Innovative);
+    assert_eq!(push(16, &[1; 16]), Outcome::Redundant);
+}
+
+#[test]
+fn a_wrong_symbol_is_forgotten_and_asked_for_again() {
+    let mut encoder = sender(32, 64);
+    let mut decoder = StreamDecoder::new(DecoderConfig::new(64, SEED));
+    for number in (0..32).filter(|&n| n != 20) {
+        let mut payload = symbol(number, 64);
+        payload[3] ^= u8::from(number == 7);
+        decoder.push_source(number, &payload);
+    }
+    let window = Window { first: 0, count: 32 };
+    // Solved with the wrong symbol, and wrong itself.
+    let payload = repair(&mut encoder, window, 0, 0);
+    decoder.push_repair(window, Columns::Fresh { batch: 0, column: 0 }, &payload);
+    assert_eq!(decoder.first_missing(), 32);
+    assert_ne!(decoder.symbol(20).unwrap(), symbol(20, 64));
+    decoder.forget(7);
+    decoder.forget(7);
+    assert_eq!((decoder.first_missing(), decoder.symbol(7)), (7, None));
+    decoder.forget(20);
+    assert_eq!(decoder.missing_clusters(32, 9).len(), 2);
+    for column in 1..3 {
+        let payload = repair(&mut encoder, window, 0, column);
+        decoder.push_repair(window, Columns::Fresh { batch: 0, column }, &payload);
+        if column == 1 {
+            // Equations may have come from the same liar.
+            decoder.forget(3);
+            assert_eq!(decoder.equations_held(), 0);
+            decoder.push_source(3, &symbol(3, 64));
+            decoder.push_repair(window, Columns::Fresh { batch: 0, column }, &payload);
+        }
+    }
+    assert!((0..32).all(|n| decoder.symbol(n).unwrap() == symbol(n, 64)));
+    decoder.release_below(32);
+    decoder.forget(31);
+    assert_eq!(decoder.first_missing(), 32, "released");
+}

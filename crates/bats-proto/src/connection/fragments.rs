@@ -12,7 +12,8 @@ const MAX_PARTS: u64 = 8;
 #[derive(Debug)]
 struct Partial {
     id: u64,
-    kind: PacketKind,
+    /// What the whole is, and whether it is a carried packet.
+    kind: (PacketKind, bool),
     parts: Vec<Option<Vec<u8>>>,
     total: Option<usize>,
     bytes: usize,
@@ -32,11 +33,11 @@ impl FragmentAssembly {
         &mut self,
         id: u64,
         index: u64,
-        kind: PacketKind,
+        kind: (PacketKind, bool),
         last: bool,
         data: &[u8],
         max_bytes: usize,
-    ) -> Option<(PacketKind, &mut Vec<u8>)> {
+    ) -> Option<((PacketKind, bool), &mut Vec<u8>)> {
         if index >= MAX_PARTS || data.is_empty() {
             return None;
         }
@@ -90,7 +91,7 @@ mod tests {
         data: &[u8],
     ) -> Option<Vec<u8>> {
         assembly
-            .insert(id, index, PacketKind::Source, last, data, 100)
+            .insert(id, index, (PacketKind::Source, false), last, data, 100)
             .map(|(_, whole)| whole.clone())
     }
 

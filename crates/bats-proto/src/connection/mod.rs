@@ -3,6 +3,7 @@
 //! The order of work is the same everywhere: an input changes the parts, then [`Connection::poll`]
 //! asks them what is to be sent, in order of urgency, until only a time-out is left.
 
+mod carried;
 mod control;
 mod deadlines;
 mod early;
@@ -37,6 +38,7 @@ use crate::link::sent::SentPackets;
 use crate::stats::ConnectionStats;
 use crate::wire::short_header::PacketKind;
 
+use carried::{CarriedSession, LinkCarriage};
 use control::PendingControl;
 use deadlines::Deadlines;
 use early::EarlyPackets;
@@ -47,6 +49,7 @@ use silence::Silence;
 use state::State;
 use streams::{Outgoing, Streams};
 
+pub(crate) use carried::{Arrived, Carriage};
 pub(crate) use setup::{Setup, local_parameters};
 
 /// Least and most time that an acknowledgement is held back; between them a 32nd of the
@@ -88,6 +91,10 @@ struct Counters {
     forged: u64,
     replayed: u64,
     malformed: u64,
+    /// Carried packets and reports of a peer that may not have any carried.
+    uncarried: u64,
+    /// Symbols that somebody has altered on the way.
+    symbols_altered: u64,
     probe_timeouts: u64,
     messages_sent: u64,
     message_bytes_sent: u64,
@@ -163,8 +170,13 @@ pub(crate) struct Connection {
     /// The coded payload at hand.
     scratch: Vec<u8>,
     /// `scratch` is too long for the path and must be split.
-    unsplit: Option<PacketKind>,
+    unsplit: Option<(PacketKind, bool)>,
     ranges: Vec<(u64, u64)>,
+
+    /// What the link carries for others.
+    carriage: LinkCarriage,
+    /// Set if this is a session that crosses relays, not a link.
+    carried: Option<Box<CarriedSession>>,
 
     events: VecDeque<Event>,
     readable_told: bool,
@@ -190,6 +202,7 @@ impl Connection {
             self.writable_wanted = true;
             return Err(SendError::Blocked(message));
         };
+        let products = products(&*self.controller, self.carried.as_deref(), &self.rtt);
         if streams.outgoing.is_finished() {
             return Err(SendError::Finished);
         }
@@ -200,13 +213,9 @@ impl Connection {
             });
         }
         let held = streams.outgoing.bytes_held();
-        let full =
-            held >= send_window(
-                &self.config,
-                &*self.controller,
-                &streams.outgoing,
-                self.sent.bytes_acked(),
-            ) || held + message.len() > self.config.send_budget;
+        let full = held
+            >= send_window(&self.config, products, &streams.outgoing, self.sent.bytes_acked())
+            || held + message.len() > self.config.send_budget;
         // One message larger than the budget may pass when nothing else is held, so that every
         // message the peer accepts can be sent at all.
         if held > 0 && full {
@@ -322,7 +331,7 @@ impl Connection {
         let held = streams.outgoing.bytes_held();
         let window = send_window(
             &self.config,
-            &*self.controller,
+            products(&*self.controller, self.carried.as_deref(), &self.rtt),
             &streams.outgoing,
             self.sent.bytes_acked(),
         );
@@ -368,6 +377,8 @@ impl Connection {
             packets_forged: self.counters.forged,
             packets_replayed: self.counters.replayed,
             packets_malformed: self.counters.malformed,
+            packets_uncarried: self.counters.uncarried,
+            symbols_altered: self.counters.symbols_altered,
             probe_timeouts: self.counters.probe_timeouts,
             ecn_ce: self.ce_reported,
             path_changes: self.migration.changes,
@@ -405,16 +416,21 @@ impl Connection {
     }
 }
 
+/// About two bandwidth-delay products: what the congestion window allows, or, across relays, what
+/// the first link carries until the other end has answered.
+fn products(
+    controller: &dyn Controller,
+    carried: Option<&CarriedSession>,
+    rtt: &RttEstimator,
+) -> u64 {
+    carried.map_or_else(|| controller.window(), |carried| carried.products(rtt.smoothed()))
+}
+
 /// Octets that may be held for sending now. What the application hands over beyond some bandwidth-
 /// delay products waits here for nothing: it only ages, and the sender's figures run ahead of what
 /// the network carries. What is sent and waits for repair does not count against fresh data.
-fn send_window(
-    config: &TransportConfig,
-    controller: &dyn Controller,
-    outgoing: &Outgoing,
-    acked: u64,
-) -> usize {
-    let products = usize::try_from(controller.window()).unwrap_or(usize::MAX);
+fn send_window(config: &TransportConfig, products: u64, outgoing: &Outgoing, acked: u64) -> usize {
+    let products = usize::try_from(products).unwrap_or(usize::MAX);
     let with_repairs = outgoing.flow_bytes().saturating_add(products);
     let window = products.saturating_mul(WINDOWS_HELD).max(with_repairs);
     let least = if acked < KNOWN_PATH_BYTES { FIRST_SEND_WINDOW } else { LEAST_SEND_WINDOW };

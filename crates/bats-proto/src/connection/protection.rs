@@ -15,6 +15,7 @@ use crate::wire::short_header::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     pub(super) kind: PacketKind,
+    pub(super) carried: bool,
     pub(super) pn: u64,
     /// Octets of payload behind the header.
     pub(super) len: usize,
@@ -87,13 +88,18 @@ impl PacketProtection {
         &mut self,
         buffer: &mut Vec<u8>,
         start: usize,
-        kind: PacketKind,
+        (kind, carried): (PacketKind, bool),
         destination: [u8; 4],
         pn: u64,
         grease: u8,
     ) {
-        let header =
-            ShortHeader { kind, key_phase: self.phase, destination, packet_number: pn as u32 };
+        let header = ShortHeader {
+            kind,
+            carried,
+            key_phase: self.phase,
+            destination,
+            packet_number: pn as u32,
+        };
         let mut octets = [0; SHORT_HEADER_LEN];
         header.encode(grease, &mut octets);
         let payload_start = start + SHORT_HEADER_LEN;
@@ -129,7 +135,13 @@ impl PacketProtection {
             return match self.open.open_in_place(pn, associated, sealed) {
                 Some(len) => {
                     self.open_first_pn = self.open_first_pn.min(pn);
-                    Ok(Opened { kind: header.kind, pn, len, updated: false })
+                    Ok(Opened {
+                        kind: header.kind,
+                        carried: header.carried,
+                        pn,
+                        len,
+                        updated: false,
+                    })
                 }
                 None => self.forged(),
             };
@@ -140,7 +152,9 @@ impl PacketProtection {
         let late = previous.is_some();
         let key = previous.unwrap_or(&self.next.1);
         match key.open_in_place(pn, associated, sealed) {
-            Some(len) => Ok(Opened { kind: header.kind, pn, len, updated: !late }),
+            Some(len) => {
+                Ok(Opened { kind: header.kind, carried: header.carried, pn, len, updated: !late })
+            }
             None => self.forged(),
         }
     }

@@ -2,6 +2,7 @@
 
 use bats_types::Timestamp;
 
+use super::carried::Arrived;
 use super::fragments::FragmentAssembly;
 use super::protection::{OpenError, PacketProtection};
 use super::setup::receive_budget;
@@ -10,6 +11,7 @@ use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion::AckSample;
 use crate::endpoint::Received;
 use crate::error::CloseReason;
+use crate::event::Event;
 use crate::link::sent::{Contents, LossOutcome};
 use crate::wire::frame::{self, AckHeader, Frame};
 use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD};
@@ -80,28 +82,30 @@ impl Connection {
         };
         let payload = &packet[SHORT_HEADER_LEN..SHORT_HEADER_LEN + opened.len];
         if !self.state.is_established() {
-            self.early.hold(&opened, ce, payload);
+            if !opened.carried {
+                self.early.hold(&opened, ce, payload);
+            }
             return false;
         }
         if opened.updated && self.received.is_new(opened.pn) {
             self.update_keys(now, opened.pn);
         }
-        self.handle_opened(now, opened.pn, opened.kind, ce, payload)
+        self.handle_opened(now, opened.pn, (opened.kind, opened.carried), ce, payload)
     }
 
     /// Takes what came before the handshake was complete.
     pub(super) fn handle_early(&mut self, now: Timestamp) {
         for packet in self.early.take() {
-            self.handle_opened(now, packet.pn, packet.kind, packet.ce, &packet.payload);
+            self.handle_opened(now, packet.pn, (packet.kind, false), packet.ce, &packet.payload);
         }
     }
 
-    /// Takes an authentic packet; false if it was seen before.
+    /// Takes an authentic packet, a carried one or not; false if it was seen before.
     fn handle_opened(
         &mut self,
         now: Timestamp,
         pn: u64,
-        kind: PacketKind,
+        kind: (PacketKind, bool),
         ce: bool,
         payload: &[u8],
     ) -> bool {
@@ -114,8 +118,13 @@ impl Connection {
         self.counters.bytes_received += (payload.len() + SHORT_OVERHEAD) as u64;
         self.ce_received += u64::from(ce);
         match kind {
-            PacketKind::Control => self.handle_control(now, payload),
-            kind => {
+            (kind, true) => {
+                self.owe_ack(now);
+                let payload = payload.to_vec();
+                self.push_arrived(Arrived::Packet(kind, payload));
+            }
+            (PacketKind::Control, false) => self.handle_control(now, payload),
+            (kind, false) => {
                 self.owe_ack(now);
                 if self.role == Role::Client {
                     self.silence.on_data(now, self.rtt.smoothed());
@@ -144,7 +153,7 @@ impl Connection {
         self.deadlines.ack = Some(self.deadlines.ack.map_or(due, |at| at.min(due)));
     }
 
-    fn handle_coded(&mut self, now: Timestamp, kind: PacketKind, payload: &[u8]) {
+    pub(super) fn handle_coded(&mut self, now: Timestamp, kind: PacketKind, payload: &[u8]) {
         let rtt = self.rtt.min();
         let Some(streams) = &mut self.streams else { return };
         if let Err(error) = streams.incoming.on_packet(now, kind, payload, rtt) {
@@ -164,8 +173,14 @@ impl Connection {
     pub(super) fn take_symbols(&mut self, now: Timestamp) {
         let budget = receive_budget(&self.config);
         let Some(streams) = &mut self.streams else { return };
-        match streams.incoming.take(&mut streams.inbox, budget) {
+        let open = self.carried.as_mut().and_then(|carried| carried.symbols.as_mut());
+        let open = open.map(|keys| &mut keys.open);
+        match streams.incoming.take(&mut streams.inbox, budget, open) {
             Ok(taken) => {
+                if taken.altered > 0 && self.counters.symbols_altered == 0 {
+                    self.events.push_back(Event::Altered);
+                }
+                self.counters.symbols_altered += taken.altered;
                 self.counters.messages_received += taken.messages;
                 self.counters.message_bytes_received += taken.bytes;
             }
@@ -205,6 +220,7 @@ impl Connection {
             Frame::Ack(header) => self.handle_ack(now, header, ranges),
             Frame::Rank(feedback) => {
                 let view = self.path_view();
+                self.on_carried_report(now, feedback.coded);
                 if let Some(streams) = &mut self.streams
                     && let Err(error) = streams.outgoing.on_rank_feedback(now, &feedback, &view)
                 {
@@ -253,12 +269,19 @@ impl Connection {
                 };
                 self.vanish(reason);
             }
-            Frame::Fragment { id, index, kind, last, data } => {
+            Frame::BatchRank(report) => self.push_arrived(Arrived::Report(report)),
+            Frame::Fragment { id, index, kind, carried, last, data } => {
                 self.owe_ack(now);
                 let mut assembly = core::mem::take(&mut self.fragments);
                 let limit = self.streams.as_ref().map_or(0, |s| s.max_symbol_size + 64);
-                if let Some((kind, whole)) = assembly.insert(id, index, kind, last, data, limit) {
-                    self.handle_coded(now, kind, whole);
+                let whole = assembly.insert(id, index, (kind, carried), last, data, limit);
+                if let Some(((kind, carried), whole)) = whole {
+                    if carried {
+                        let whole = core::mem::take(whole);
+                        self.push_arrived(Arrived::Packet(kind, whole));
+                    } else {
+                        self.handle_coded(now, kind, whole);
+                    }
                 }
                 self.fragments = FragmentAssembly::default();
                 core::mem::swap(&mut self.fragments, &mut assembly);

@@ -11,6 +11,7 @@ use bats_types::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::carried::{CarriedSession, LinkCarriage};
 use super::control::PendingControl;
 use super::deadlines::Deadlines;
 use super::early::EarlyPackets;
@@ -36,6 +37,7 @@ use crate::link::received::ReceivedPackets;
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::SentPackets;
 use crate::session::{DatagramAssembly, DatagramQueue, Inbox, Reassembly, SendQueue};
+use crate::wire::flow::FlowKey;
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 
 /// Round-trip time before the first sample (RFC 9002, section 6.2.2, less its caution: nothing
@@ -57,6 +59,9 @@ pub(crate) struct Setup {
     pub(crate) seed: [u8; 32],
     /// Seed of the repair coefficients that this end sends, as told to the peer.
     pub(crate) code_seed: u64,
+    /// For a session that crosses relays: the flow that it sends,
+    /// and whether this node's relay recodes.
+    pub(crate) carried: Option<(FlowKey, bool)>,
 }
 
 /// Octets that the longest window takes: below that budget a repair could not be made or used.
@@ -152,6 +157,10 @@ impl Connection {
             refused_bytes: 0,
             acknowledged_told: true,
             counters: Counters::default(),
+            carriage: LinkCarriage::default(),
+            carried: setup
+                .carried
+                .map(|(key, recoded)| Box::new(CarriedSession::new(key, recoded))),
             code_seed: setup.code_seed,
             config: setup.config,
         }
@@ -203,6 +212,10 @@ impl Connection {
     /// The mode of the connection: the client's, if the server offers it.
     fn agreed_mode(&self, peers: u8) -> Option<Mode> {
         let theirs = Mode::from_number(peers)?;
+        // Relays know S- and R-batches, and not blocks.
+        if self.carried.is_some() && theirs == Mode::Brctp {
+            return None;
+        }
         let own = self.config.mode;
         match self.role {
             // A server tells the mode that it would have chosen; what counts is that it accepts.
@@ -216,6 +229,8 @@ impl Connection {
     /// The congestion control of the connection's mode.
     pub(super) fn algorithm(&self) -> CongestionAlgorithm {
         match self.mode {
+            // The first link's controller decides.
+            _ if self.carried.is_some() => CongestionAlgorithm::None,
             Mode::Transparent => CongestionAlgorithm::None,
             Mode::Btp | Mode::Brtp | Mode::Brctp => self.config.congestion,
         }
@@ -335,6 +350,7 @@ impl Connection {
             self.control.ping = true;
             self.events.push_back(Event::Connected);
         }
+        self.establish_carried(now);
         self.handle_early(now);
     }
 }

@@ -5,6 +5,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 use bytes::Bytes;
 
+use crate::crypto::SymbolKey;
 use crate::flow::{
     FlowError, FlowReceiver, FlowSender, PathView, RatelessReceiver, RatelessSender,
     ReceiverCounters, Residual, SenderCounters, TimelyReceiver, TimelySender,
@@ -85,6 +86,8 @@ pub(super) struct Totals {
 pub(super) struct Taken {
     pub(super) messages: u64,
     pub(super) bytes: u64,
+    /// Symbols that somebody has altered.
+    pub(super) altered: u64,
 }
 
 impl Outgoing {
@@ -162,14 +165,20 @@ impl Outgoing {
         now: Timestamp,
         symbol_size: usize,
         path: &PathView,
+        mut seal: Option<&mut SymbolKey>,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
         match self {
             Self::Reliable { queue, flow } => {
-                while flow.wants_symbol()
-                    && !queue.is_empty()
-                    && flow.push_symbol(symbol_size, |octets| queue.fill_symbol(octets))
-                {
+                while flow.wants_symbol() && !queue.is_empty() {
+                    let number = flow.next_symbol();
+                    let pushed = flow.push_symbol(symbol_size, |octets| match &mut seal {
+                        None => queue.fill_symbol(octets),
+                        Some(key) => key.seal(number, octets, |octets| queue.fill_symbol(octets)),
+                    });
+                    if !pushed {
+                        break;
+                    }
                 }
                 flow.poll(now, path, !queue.is_empty(), out)
             }
@@ -185,10 +194,23 @@ impl Outgoing {
             }
             Self::Timely { queue, flow } => {
                 queue.expire(now);
-                while flow.wants_symbol()
-                    && !queue.is_empty()
-                    && flow.push_symbol(symbol_size, |octets| queue.fill_symbol(octets))
-                {
+                while flow.wants_symbol() && !queue.is_empty() {
+                    let number = flow.symbols();
+                    let pushed = flow.push_symbol(symbol_size, |octets| match &mut seal {
+                        None => queue.fill_symbol(octets),
+                        Some(key) => {
+                            let mut expires = now;
+                            let len = key.seal(number, octets, |octets| {
+                                let (len, at) = queue.fill_symbol(octets);
+                                expires = at;
+                                len
+                            });
+                            (len, expires)
+                        }
+                    });
+                    if !pushed {
+                        break;
+                    }
                 }
                 flow.poll(now, path, !queue.is_empty(), out)
             }
@@ -283,7 +305,17 @@ impl Incoming {
 
     /// Makes messages of what arrived: in order, as far as the application leaves room for them, or
     /// at once, in which case the oldest make room.
-    pub(super) fn take(&mut self, inbox: &mut Inbox, budget: usize) -> Result<Taken, SessionError> {
+    ///
+    /// With a key, symbols are opened first; those that were altered are not used, and where
+    /// everything must arrive they count as missing again.
+    pub(super) fn take(
+        &mut self,
+        inbox: &mut Inbox,
+        budget: usize,
+        mut open: Option<&mut SymbolKey>,
+    ) -> Result<Taken, SessionError> {
+        let mut opened = Vec::new();
+        let mut altered = 0;
         let mut taken = Taken::default();
         let mut add = |inbox: &mut Inbox, message: Bytes| {
             taken.messages += 1;
@@ -292,9 +324,17 @@ impl Incoming {
         };
         match self {
             Self::Reliable { flow, reassembly } => {
-                while inbox.has_room(budget)
-                    && let Some(symbol) = flow.next_symbol()
-                {
+                while inbox.has_room(budget) {
+                    let number = flow.next_number();
+                    let Some(mut symbol) = flow.next_symbol() else { break };
+                    if let Some(key) = &mut open {
+                        if !key.open(number, symbol, &mut opened) {
+                            altered += 1;
+                            flow.reject();
+                            break;
+                        }
+                        symbol = &opened;
+                    }
                     reassembly.feed(symbol)?;
                     while let Some(message) = reassembly.pop() {
                         add(inbox, message);
@@ -312,7 +352,14 @@ impl Incoming {
                 }
             }
             Self::Timely(timely) => {
-                while let Some(symbol) = timely.flow.next_symbol() {
+                while let Some((number, mut symbol)) = timely.flow.next_symbol() {
+                    if let Some(key) = &mut open {
+                        if !key.open(number, symbol, &mut opened) {
+                            altered += 1;
+                            continue;
+                        }
+                        symbol = &opened;
+                    }
                     timely.assembly.feed(symbol)?;
                     while let Some(message) = timely.assembly.pop() {
                         add(inbox, message);
@@ -324,6 +371,7 @@ impl Incoming {
                 }
             }
         }
+        taken.altered = altered;
         Ok(taken)
     }
 
@@ -429,6 +477,15 @@ impl Incoming {
                 messages_overflowed: timely.overflowed,
                 ..timely.flow.residual()
             },
+        }
+    }
+}
+
+impl Incoming {
+    /// Sets how long the repair of gaps is left to relays.
+    pub(super) fn set_patience(&mut self, patience: Duration) {
+        if let Self::Reliable { flow, .. } = self {
+            flow.set_patience(patience);
         }
     }
 }

@@ -5,6 +5,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 use rand::Rng;
 
+use super::carried::Carriage;
 use super::control::PendingControl;
 use super::deadlines::expired;
 use super::protection::PacketProtection;
@@ -34,6 +35,11 @@ const SMALL_PROBES_FROM: u32 = 2;
 const PROBES_BEFORE_ABANDON: u32 = 2;
 /// Probes in a row after which they slow down to one a second.
 const FAST_PROBES: u32 = 20;
+/// Probe time-outs that sessions across relays wait where links wait one.
+const CARRIED_PROBE_FACTOR: u32 = 3;
+/// Octets below which no further report is begun in a control packet: its fields and some ranks, and
+/// an acknowledgement.
+const REPORT_ROOM: usize = 600;
 /// Octets of a FRAGMENT frame's header at most.
 const FRAGMENT_OVERHEAD: usize = 1 + 8 + 1 + 1 + 1;
 
@@ -43,6 +49,7 @@ impl Connection {
         &mut self,
         now: Timestamp,
         buffer: &mut Vec<u8>,
+        mut carriage: Option<&mut dyn Carriage>,
     ) -> Option<Transmit> {
         buffer.clear();
         if self.state.is_dead() {
@@ -62,12 +69,17 @@ impl Connection {
             return None;
         }
         self.maybe_update_keys(now);
+        if self.carried.is_some() {
+            // What is coded leaves when a link asks for it.
+            let segment_size = self.poll_control(now, buffer, &mut None)?;
+            return Some(self.transmit(now, buffer, segment_size));
+        }
         if let Some(transmit) = self.poll_challenge(now, buffer) {
             return Some(transmit);
         }
-        self.poll_control(now, buffer)
+        self.poll_control(now, buffer, &mut carriage)
             .or_else(|| self.poll_mtu_probe(now, buffer))
-            .or_else(|| self.poll_data(now, buffer))
+            .or_else(|| self.poll_data(now, buffer, &mut carriage))
             .map(|segment_size| self.transmit(now, buffer, segment_size))
     }
 
@@ -177,6 +189,19 @@ impl Connection {
         ack_eliciting: bool,
         contents: Contents,
     ) {
+        self.finish_packet_of(now, buffer, start, (kind, false), ack_eliciting, contents);
+    }
+
+    /// As `finish_packet`, of a carried packet if `kind` says so.
+    fn finish_packet_of(
+        &mut self,
+        now: Timestamp,
+        buffer: &mut Vec<u8>,
+        start: usize,
+        kind: (PacketKind, bool),
+        ack_eliciting: bool,
+        contents: Contents,
+    ) {
         let random = self.rng.next_u64();
         let pn = self.sent.next_number(now, random);
         if let Some(protection) = &mut self.protection {
@@ -192,13 +217,19 @@ impl Connection {
     }
 
     /// A control packet with everything that waits; its size.
-    fn poll_control(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<usize> {
+    fn poll_control(
+        &mut self,
+        now: Timestamp,
+        buffer: &mut Vec<u8>,
+        carriage: &mut Option<&mut dyn Carriage>,
+    ) -> Option<usize> {
+        let carriage = carriage.as_mut().filter(|carriage| carriage.has_report());
         if let Some(streams) = &self.streams
             && streams.incoming.feedback_at().is_some_and(|at| at <= now)
         {
             self.control.rank = true;
         }
-        if !self.control.is_due() {
+        if !self.control.is_due() && carriage.is_none() {
             return None;
         }
         // Whatever makes a control packet necessary, the others ride along.
@@ -219,6 +250,7 @@ impl Connection {
         };
         let (ping, done) = (self.control.ping, self.control.handshake_done);
         let path_response = self.control.path_response;
+        let mark = self.received.largest().map_or(0, |(largest, _)| largest);
 
         self.begin_packet(buffer);
         let start = self.write_frames(buffer, |writer| {
@@ -239,6 +271,14 @@ impl Connection {
             }
             if let Some(feedback) = feedback {
                 frame::encode(writer, &Frame::Rank(feedback))?;
+            }
+            if let Some(carriage) = carriage {
+                // A report is cut to the room that there is; the others wait for the next packet.
+                while writer.remaining() >= REPORT_ROOM
+                    && let Some(report) = carriage.next_report(now, mark)
+                {
+                    frame::encode(writer, &Frame::BatchRank(report))?;
+                }
             }
             if let Some(header) = &header {
                 frame::encode_ack(writer, header, &ranges)?;
@@ -291,6 +331,9 @@ impl Connection {
 
     /// How the path looks to the flow.
     pub(super) fn path_view(&self) -> PathView {
+        if let Some(carried) = &self.carried {
+            return self.carried_view(carried);
+        }
         PathView {
             rate_bytes_per_second: self.controller.bandwidth(),
             smoothed_rtt: self.rtt.smoothed(),
@@ -302,7 +345,12 @@ impl Connection {
     }
 
     /// A burst of coded packets as far as window and pacer let; the size of its segments.
-    fn poll_data(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<usize> {
+    fn poll_data(
+        &mut self,
+        now: Timestamp,
+        buffer: &mut Vec<u8>,
+        carriage: &mut Option<&mut dyn Carriage>,
+    ) -> Option<usize> {
         self.pacer.set_rate(self.controller.pacing_rate());
         self.deadlines.pacing = None;
         let mut segment_size = None;
@@ -334,12 +382,20 @@ impl Connection {
                 }
             }
             let start = buffer.len();
-            let Some(kind) = self.next_coded(now, &view) else {
-                self.app_limited = true;
+            let own = self.next_coded(now, &view).map(|kind| (kind, false));
+            let next = own.or_else(|| self.next_carried(now, carriage));
+            let Some(kind) = next else {
+                // Whoever waits for the next node's credit has more to send than it sends, and what
+                // the link carries shows all the same.
+                self.app_limited = !carriage.as_ref().is_some_and(|c| c.has_backlog());
                 self.probes_allowed = 0;
                 break;
             };
-            self.app_limited = !self.has_data();
+            if let Some(carriage) = carriage {
+                self.carriage.ready = carriage.has_more(now);
+            }
+            let backlog = carriage.as_ref().is_some_and(|carriage| carriage.has_backlog());
+            self.app_limited = !self.has_data() && !backlog;
             self.probes_allowed = self.probes_allowed.saturating_sub(1);
             if self.scratch.len() + SHORT_OVERHEAD > usize::from(self.mtu.current()) {
                 self.unsplit = Some(kind);
@@ -348,7 +404,7 @@ impl Connection {
             buffer.resize(start + SHORT_HEADER_LEN, 0);
             buffer.extend_from_slice(&self.scratch);
             let contents = Contents { coded: true, ..Contents::default() };
-            self.finish_packet(now, buffer, start, kind, true, contents);
+            self.finish_packet_of(now, buffer, start, kind, true, contents);
             let size = buffer.len() - start;
             self.pacer.on_sent(now, size as u64);
             match segment_size {
@@ -369,8 +425,22 @@ impl Connection {
         segment_size
     }
 
-    fn has_data(&self) -> bool {
-        self.streams.as_ref().is_some_and(|streams| streams.outgoing.has_data())
+    pub(super) fn has_data(&self) -> bool {
+        self.carriage.ready
+            || self.streams.as_ref().is_some_and(|streams| streams.outgoing.has_data())
+    }
+
+    /// Puts the next carried payload into `scratch`.
+    fn next_carried(
+        &mut self,
+        now: Timestamp,
+        carriage: &mut Option<&mut dyn Carriage>,
+    ) -> Option<(PacketKind, bool)> {
+        let carriage = carriage.as_mut()?;
+        let (view, number) = (self.link_view(), self.sent.peek_next());
+        let kind = carriage.pull(now, &view, number, &mut self.scratch);
+        self.carriage.ready &= kind.is_some();
+        kind.map(|kind| (kind, true))
     }
 
     /// Puts the next coded payload into `scratch`.
@@ -379,7 +449,7 @@ impl Connection {
         let streams = self.streams.as_mut()?;
         let symbol_size = symbol_size.min(streams.max_symbol_size);
         let had_end = streams.outgoing.end().is_some();
-        let kind = streams.outgoing.poll(now, symbol_size, view, &mut self.scratch);
+        let kind = streams.outgoing.poll(now, symbol_size, view, None, &mut self.scratch);
         // The last message has been cut: now the peer can be told how many symbols there are.
         self.control.end |= !had_end && streams.outgoing.end().is_some();
         kind
@@ -387,7 +457,7 @@ impl Connection {
 
     /// Sends the payload in `scratch`, which was made for a larger path, in equal parts.
     fn poll_fragments(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<usize> {
-        let kind = self.unsplit.take()?;
+        let (kind, carried) = self.unsplit.take()?;
         let room = usize::from(self.mtu.current()) - SHORT_OVERHEAD - FRAGMENT_OVERHEAD;
         let payload = core::mem::take(&mut self.scratch);
         let parts = payload.len().div_ceil(room).max(1);
@@ -397,7 +467,7 @@ impl Connection {
         for (index, data) in payload.chunks(payload.len().div_ceil(parts).max(1)).enumerate() {
             self.begin_packet(buffer);
             let last = index + 1 == parts;
-            let frame = Frame::Fragment { id, index: index as u64, kind, last, data };
+            let frame = Frame::Fragment { id, index: index as u64, kind, carried, last, data };
             let start = self.write_frames(buffer, |writer| frame::encode(writer, &frame));
             let contents = Contents { coded: true, ..Contents::default() };
             self.finish_packet(now, buffer, start, PacketKind::Control, true, contents);
@@ -483,7 +553,11 @@ impl Connection {
     }
 
     fn probe_backoff(&self) -> Duration {
-        let base = self.rtt.probe_timeout(MAX_ACK_DELAY);
+        let mut base = self.rtt.probe_timeout(MAX_ACK_DELAY);
+        if self.carried.is_some() {
+            // Relays repair first, and queues stand between the ends.
+            base *= CARRIED_PROBE_FACTOR;
+        }
         let cap = if self.probe_count < FAST_PROBES {
             MAX_PROBE_INTERVAL
         } else {
@@ -524,8 +598,10 @@ impl Connection {
         };
         add(self.handshake.next_timeout());
         if self.state.is_established() {
-            add(self.mtu.next_timeout().map(|at| at.max(now)));
-            add(self.migration.next_timeout());
+            if self.carried.is_none() {
+                add(self.mtu.next_timeout().map(|at| at.max(now)));
+                add(self.migration.next_timeout());
+            }
             add(self.silence.next_timeout());
             if let Some(streams) = &self.streams {
                 add(streams.outgoing.next_timeout().map(|at| at.max(now)));

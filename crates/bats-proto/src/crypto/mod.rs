@@ -3,11 +3,13 @@
 mod certificate;
 mod plain;
 mod session;
+mod symbol;
 mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
 pub use session::{ClientTls, CryptoError, ServerTls, Session};
 pub(crate) use session::{Unlocked, initial_keys, plain_keys};
+pub(crate) use symbol::{SymbolKey, SymbolKeys};
 
 /// Octets of a tag.
 pub const TAG_LEN: usize = 16;

@@ -9,6 +9,7 @@ use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, Side, version::TLS13};
 
 use super::plain::PlainKey;
+use super::symbol::{EXPORTER_LABEL, SECRET_LEN, SymbolKeys};
 use super::verifier::PinnedVerifier;
 use super::{DirectionalKeys, HeaderKey, Keys, PacketKey, fingerprint};
 use crate::config::{self, Identity, PeerTrust, Security};
@@ -283,6 +284,21 @@ impl Session {
                 connection.peer_certificates()?.first().map(|certificate| fingerprint(certificate))
             }
             Inner::Plain(_) => None,
+        }
+    }
+
+    /// Keys for the symbols of a session that crosses relays; `None` before the handshake is done.
+    pub(crate) fn symbol_keys(&self) -> Option<SymbolKeys> {
+        match &self.0 {
+            Inner::Tls { connection, .. } => {
+                let mut octets = [0; 2 * SECRET_LEN];
+                connection.export_keying_material(&mut octets, EXPORTER_LABEL, None).ok()?;
+                let is_client = matches!(**connection, quic::Connection::Client(_));
+                Some(SymbolKeys::from_exporter(&octets, is_client))
+            }
+            Inner::Plain(plain) => {
+                plain.done.then(|| SymbolKeys::plain(plain.side == Side::Client))
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! The endpoint: routes datagrams to connections and speaks for all of them to the driver.
 
+mod carrier;
+
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
@@ -11,14 +13,17 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 use rustc_hash::FxHashMap;
 
-use crate::config::{ClientConfig, EndpointConfig, ServerConfig};
+use crate::config::{ClientConfig, EndpointConfig, ServerConfig, TransportConfig};
 use crate::connection::{Connection, Role, Setup, local_parameters};
 use crate::error::{ConnectError, SendError};
 use crate::event::Event;
 use crate::handshake::{self, FirstPacket, Handshake, ServerCrypto, ServerStart};
 use crate::stats::{ConnectionStats, EndpointStats};
 use crate::wire::long_header::ORIGINAL_CID_LEN;
+use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
+
+use carrier::Carrier;
 
 /// Names a connection of one endpoint; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -96,6 +101,8 @@ pub struct Endpoint {
     half_open: BTreeSet<ConnectionHandle>,
     answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     stats: EndpointStats,
+    /// There if this is a node.
+    carrier: Option<Carrier>,
 }
 
 impl Endpoint {
@@ -125,6 +132,7 @@ impl Endpoint {
             half_open: BTreeSet::new(),
             answers: VecDeque::new(),
             stats: EndpointStats::default(),
+            carrier: None,
         })
     }
 
@@ -138,7 +146,7 @@ impl Endpoint {
     ) -> Result<ConnectionHandle, ConnectError> {
         let local_cid = self.fresh_cid();
         let code_seed = self.rng.next_u64();
-        let parameters = local_parameters(&config.transport, code_seed);
+        let parameters = self.parameters(&config.transport, code_seed);
         let mut handshake_seed = [0; 32];
         self.rng.fill_bytes(&mut handshake_seed);
         let handshake = Handshake::client(
@@ -159,6 +167,7 @@ impl Endpoint {
             handshake,
             seed: self.fresh_seed(),
             code_seed,
+            carried: self.carrier.as_ref().and_then(|carrier| carrier.key_of(remote)),
         };
         Ok(self.insert(now, setup))
     }
@@ -167,9 +176,20 @@ impl Endpoint {
         let handle = ConnectionHandle(self.next_handle);
         self.next_handle += 1;
         self.by_cid.insert(setup.local_cid, handle);
+        if let (Some(carrier), Some((key, _))) = (&mut self.carrier, setup.carried) {
+            carrier.insert(key, handle);
+        }
         self.connections.insert(handle, Box::new(Connection::new(now, setup)));
         self.mark_dirty(handle);
         handle
+    }
+
+    /// What this end tells a peer about itself.
+    fn parameters(&self, transport: &TransportConfig, code_seed: u64) -> TransportParameters {
+        TransportParameters {
+            batch_ranks: self.carrier.as_ref().is_some_and(Carrier::is_recoding),
+            ..local_parameters(transport, code_seed)
+        }
     }
 
     fn fresh_seed(&mut self) -> [u8; 32] {
@@ -196,6 +216,10 @@ impl Endpoint {
     /// Takes one input. Never fails: what is wrong with a datagram is counted.
     pub fn handle(&mut self, now: Timestamp, input: Input<'_>) {
         match input {
+            // Such a sender could pass for one across relays.
+            Input::Datagram(datagram) if carrier::is_carried(datagram.remote) => {
+                self.stats.datagrams_dropped += 1;
+            }
             Input::Datagram(datagram) => self.handle_datagram(now, datagram),
             Input::Timeout => {
                 while let Some(&(at, handle)) = self.timers.first()
@@ -207,6 +231,12 @@ impl Endpoint {
                         connection.handle_timeout(now);
                         self.mark_dirty(handle);
                     }
+                }
+                if let Some(carrier) = &mut self.carrier
+                    && carrier.next_timeout().is_some_and(|at| at <= now)
+                {
+                    carrier.handle_timeout(now);
+                    self.wake_links();
                 }
             }
         }
@@ -224,8 +254,14 @@ impl Endpoint {
         };
         match route.and_then(|handle| Some((handle, self.connections.get_mut(&handle)?))) {
             Some((handle, connection)) => {
+                // Whoever comes over a relay is no link, and the other way round.
+                if connection.carried_key().is_some() != carrier::is_carried(datagram.remote) {
+                    self.stats.datagrams_dropped += 1;
+                    return;
+                }
                 connection.handle_datagram(now, datagram);
                 self.mark_dirty(handle);
+                self.fetch_arrived(now, handle);
             }
             None => self.stats.datagrams_dropped += 1,
         }
@@ -295,7 +331,7 @@ impl Endpoint {
             ServerStart::Accept(start) => {
                 let local_cid = self.fresh_cid();
                 let code_seed = self.rng.next_u64();
-                let parameters = local_parameters(&transport, code_seed);
+                let parameters = self.parameters(&transport, code_seed);
                 let seed = self.fresh_seed();
                 let crypto = self.server.as_ref()?;
                 let handshake =
@@ -310,6 +346,7 @@ impl Endpoint {
                     handshake,
                     seed: self.fresh_seed(),
                     code_seed,
+                    carried: self.carrier.as_ref().and_then(|c| c.key_of(datagram.remote)),
                 };
                 let handle = self.insert(now, setup);
                 self.half_open.insert(handle);
@@ -335,7 +372,11 @@ impl Endpoint {
     /// The next output. `buffer` is cleared first; its capacity bounds a GSO burst.
     pub fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
         buffer.clear();
-        if let Some((remote, local_ip, answer)) = self.answers.pop_front() {
+        while let Some((remote, local_ip, answer)) = self.answers.pop_front() {
+            if carrier::is_carried(remote) {
+                self.send_carried(now, remote, &answer);
+                continue;
+            }
             buffer.extend_from_slice(&answer);
             let len = answer.len();
             return Output::Transmit(Transmit { remote, local_ip, ecn: 0, segment_size: len, len });
@@ -345,12 +386,19 @@ impl Endpoint {
                 if let Some(event) = connection.pop_event() {
                     return Output::Event(handle, event);
                 }
-                if let Some(transmit) = connection.poll_transmit(now, buffer) {
+                if let Some(transmit) = self.poll_connection(now, handle, buffer) {
+                    if carrier::is_carried(transmit.remote) {
+                        for packet in buffer[..transmit.len].chunks(transmit.segment_size) {
+                            self.send_carried(now, transmit.remote, packet);
+                        }
+                        continue;
+                    }
                     // The next connection gets its turn.
                     self.dirty.rotate_left(1);
                     return Output::Transmit(transmit);
                 }
-                if let Some(event) = connection.pop_event() {
+                let connection = self.connections.get_mut(&handle);
+                if let Some(event) = connection.and_then(|connection| connection.pop_event()) {
                     return Output::Event(handle, event);
                 }
             }
@@ -358,7 +406,17 @@ impl Endpoint {
             self.is_dirty.remove(&handle);
             self.settle(now, handle);
         }
-        Output::Timeout(self.timers.first().map(|&(at, _)| at))
+        let own = self.timers.first().map(|&(at, _)| at);
+        let carriers = self.carrier.as_ref().and_then(Carrier::next_timeout);
+        Output::Timeout([own, carriers].into_iter().flatten().min())
+    }
+
+    /// Sends an end-to-end packet over the relay.
+    fn send_carried(&mut self, now: Timestamp, remote: SocketAddr, packet: &[u8]) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.send(now, remote, packet);
+            self.wake_links();
+        }
     }
 
     /// A connection has nothing more to say now: arm its timer, or forget it.
@@ -367,6 +425,8 @@ impl Endpoint {
         if connection.is_established() {
             self.half_open.remove(&handle);
         }
+        let has_data = connection.has_carried_data();
+        let key = connection.carried_key();
         let next = if connection.is_dead() {
             self.forget(handle);
             None
@@ -382,6 +442,11 @@ impl Endpoint {
                 self.timers.insert((at, handle));
             }
         }
+        if let (Some(carrier), Some(key)) = (&mut self.carrier, key)
+            && let Some(link) = carrier.note(key, has_data)
+        {
+            self.wake_link(ConnectionHandle(link.0));
+        }
     }
 
     fn forget(&mut self, handle: ConnectionHandle) {
@@ -389,6 +454,9 @@ impl Endpoint {
             self.by_cid.remove(&connection.local_cid());
             self.by_first.retain(|_, other| *other != handle);
             self.half_open.remove(&handle);
+            if let Some(carrier) = &mut self.carrier {
+                carrier.forget(handle, connection.carried_key());
+            }
         }
     }
 

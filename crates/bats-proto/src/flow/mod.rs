@@ -3,6 +3,7 @@
 //! A flow knows neither packet numbers nor messages: the link tells it how the path looks
 //! ([`PathView`]), the session fills and takes its symbols.
 
+mod coded;
 mod credit;
 mod rate;
 mod rateless;

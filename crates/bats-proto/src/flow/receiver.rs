@@ -1,14 +1,16 @@
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use bats_code::rows::padded_length;
 use bats_code::stream::{
-    Columns, DecoderConfig, MAX_SYMBOL_SIZE, MAX_WINDOW, Outcome, StreamDecoder, Window,
+    DecoderConfig, MAX_SYMBOL_SIZE, MAX_WINDOW, Outcome, StreamDecoder, Window,
 };
 use bats_types::Timestamp;
 
 use super::FlowError;
+use super::coded::Combination;
 use super::credit::Credit;
-use crate::wire::coding::{RepairHeader, SourceHeader, expand};
+use crate::wire::coding::{SourceHeader, expand};
 use crate::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
@@ -24,6 +26,9 @@ const FEW_EQUATIONS: usize = 128;
 const OVERHEAD_SHARE: usize = 8;
 /// Least interval between reports.
 const MIN_FEEDBACK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Moments remembered of what had been seen; at one a report, half a minute.
+const MAX_SEEN_ENDS: usize = 4_096;
 
 /// What a receiver is set up with.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +72,9 @@ pub struct FlowReceiver {
     repair_seen: Option<u64>,
     feedback_at: Option<Timestamp>,
     last_feedback: Timestamp,
+    /// Ends of what had been seen, and when: a gap is reported when it is as old as `patience`.
+    seen_ends: VecDeque<(Timestamp, u64)>,
+    patience: Option<Duration>,
 }
 
 impl FlowReceiver {
@@ -98,7 +106,31 @@ impl FlowReceiver {
             repair_seen: None,
             feedback_at: None,
             last_feedback: Timestamp::ZERO,
+            seen_ends: VecDeque::new(),
+            patience: None,
         }
+    }
+
+    /// Leaves the repair of gaps to others for so long, and counts as decoded only what the caller
+    /// has taken and not rejected.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = Some(patience);
+    }
+
+    /// The symbol that [`FlowReceiver::next_symbol`] gave last was altered on the way: it is
+    /// missing again.
+    pub fn reject(&mut self) {
+        if let Some(number) = self.next.checked_sub(1) {
+            self.decoder.forget(number);
+            if self.decoder.first_missing() == number {
+                self.next = number;
+            }
+        }
+    }
+
+    /// Number of the symbol that comes next.
+    pub fn next_number(&self) -> u64 {
+        self.next
     }
 
     /// Octets held by symbols and equations.
@@ -147,26 +179,20 @@ impl FlowReceiver {
         kind: PacketKind,
         reader: &mut Reader<'_>,
     ) -> Result<Outcome, FlowError> {
-        let header = RepairHeader::decode(reader).ok_or(FlowError::Malformed)?;
-        let window = Window { first: header.first_symbol(self.seen_end), count: header.count };
+        let combination = Combination::decode(kind, reader, self.seen_end)?;
+        let window = combination.window;
         let end = window.end().ok_or(FlowError::Malformed)?;
         self.check_credit(end - 1)?;
         self.seen_end = self.seen_end.max(end);
-        let expected = self.repair_seen.map_or(0, |seen| seen / 16);
-        let batch = expand(u64::from(header.batch), 24, expected);
-        let sequence = batch * 16 + u64::from(header.column);
-        self.repair_seen = Some(self.repair_seen.map_or(sequence, |seen| seen.max(sequence)));
-        let vector;
-        let columns = if kind == PacketKind::Recoded {
-            vector = reader.array().ok_or(FlowError::Malformed)?;
-            Columns::Recoded { batch: header.batch, vector: &vector }
-        } else {
-            Columns::Fresh { batch: header.batch, column: header.column }
-        };
+        if let Some((batch, column)) = combination.repair {
+            let expected = self.repair_seen.map_or(0, |seen| seen / 16);
+            let sequence = expand(u64::from(batch), 24, expected) * 16 + u64::from(column);
+            self.repair_seen = Some(self.repair_seen.map_or(sequence, |seen| seen.max(sequence)));
+        }
         if self.is_overloaded(window) {
             return Ok(Outcome::OutOfRange);
         }
-        Ok(self.decoder.push_repair(window, columns, reader.rest()).outcome)
+        Ok(self.decoder.push_repair(window, combination.columns(), reader.rest()).outcome)
     }
 
     /// Whether equations take more than their share of the budget, as they do only if someone
@@ -201,7 +227,20 @@ impl FlowReceiver {
     /// The report that is due. While something is missing, another one follows in a while even
     /// if nothing arrives: this one may be lost.
     pub fn feedback(&mut self, now: Timestamp, rtt: Duration) -> RankFeedback {
-        let end = core::mem::replace(&mut self.reported_end, self.seen_end);
+        let end = match self.patience {
+            None => core::mem::replace(&mut self.reported_end, self.seen_end),
+            Some(patience) => {
+                if self.seen_ends.back().is_none_or(|&(_, end)| end != self.seen_end)
+                    && self.seen_ends.len() < MAX_SEEN_ENDS
+                {
+                    self.seen_ends.push_back((now, self.seen_end));
+                }
+                while self.seen_ends.front().is_some_and(|&(at, _)| at + patience <= now) {
+                    self.reported_end = self.seen_ends.pop_front().map_or(0, |(_, end)| end);
+                }
+                self.reported_end
+            }
+        };
         let clusters = self.decoder.missing_clusters(end, MAX_RANK_ENTRIES);
         let entries = clusters
             .iter()
@@ -213,10 +252,14 @@ impl FlowReceiver {
             })
             .collect();
         self.last_feedback = now;
-        let incomplete = self.decoder.first_missing() < self.seen_end;
+        let decoded_below = match self.patience {
+            None => self.decoder.first_missing(),
+            Some(_) => self.next,
+        };
+        let incomplete = decoded_below < self.seen_end;
         self.feedback_at = incomplete.then(|| now + (rtt / 4).max(MIN_FEEDBACK_INTERVAL * 4));
         RankFeedback {
-            decoded_below: self.decoder.first_missing(),
+            decoded_below,
             seen_end: self.seen_end,
             repair_seen: self.repair_seen,
             coded: self.counters.coded_received,
@@ -242,6 +285,7 @@ impl FlowReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::coding::RepairHeader;
     use crate::wire::varint::Writer;
 
     const SYMBOL: usize = 1_408;

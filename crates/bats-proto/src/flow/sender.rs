@@ -140,6 +140,11 @@ impl FlowSender {
         }
     }
 
+    /// Number of the symbol that is pushed next.
+    pub fn next_symbol(&self) -> u64 {
+        self.encoder.next()
+    }
+
     /// Octets held for sending and repair.
     pub fn bytes_held(&self) -> usize {
         self.encoder.bytes_held() + self.queue.len() * self.max_symbol_size

@@ -2,14 +2,13 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use bats_code::rows::padded_length;
-use bats_code::stream::{
-    Columns, DecoderConfig, MAX_SYMBOL_SIZE, Outcome, Receipt, StreamDecoder, Window,
-};
+use bats_code::stream::{DecoderConfig, MAX_SYMBOL_SIZE, Outcome, Receipt, StreamDecoder};
 
 use bats_types::Timestamp;
 
+use super::coded::Combination;
 use super::{FlowError, ReceiverCounters};
-use crate::wire::coding::{RepairHeader, SourceHeader, expand};
+use crate::wire::coding::SourceHeader;
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
@@ -30,7 +29,6 @@ pub struct TimelyReceiver {
     base: u64,
     seen_end: u64,
     ready: VecDeque<u64>,
-    repair_seen: Option<u64>,
     residual: Residual,
     counters: ReceiverCounters,
 }
@@ -78,7 +76,6 @@ impl TimelyReceiver {
             base: 0,
             seen_end: 0,
             ready: VecDeque::new(),
-            repair_seen: None,
             residual: Residual::default(),
             counters: ReceiverCounters::default(),
         }
@@ -175,28 +172,17 @@ impl TimelyReceiver {
         reader: &mut Reader<'_>,
     ) -> Result<Receipt, FlowError> {
         let refused = Receipt { outcome: Outcome::OutOfRange, decoded: 0 };
-        let header = RepairHeader::decode(reader).ok_or(FlowError::Malformed)?;
-        let window = Window { first: header.first_symbol(self.seen_end), count: header.count };
+        let combination = Combination::decode(kind, reader, self.seen_end)?;
+        let window = combination.window;
         let end = window.end().ok_or(FlowError::Malformed)?;
         if end > self.seen_end + MAX_JUMP {
             return Ok(refused);
         }
         self.see(now, end);
-        let expected = self.repair_seen.map_or(0, |seen| seen / 16);
-        let batch = expand(u64::from(header.batch), 24, expected);
-        let sequence = batch * 16 + u64::from(header.column);
-        self.repair_seen = Some(self.repair_seen.map_or(sequence, |seen| seen.max(sequence)));
         if window.first < self.base {
             return Ok(refused);
         }
-        let vector;
-        let columns = if kind == PacketKind::Recoded {
-            vector = reader.array().ok_or(FlowError::Malformed)?;
-            Columns::Recoded { batch: header.batch, vector: &vector }
-        } else {
-            Columns::Fresh { batch: header.batch, column: header.column }
-        };
-        Ok(self.decoder.push_repair(window, columns, reader.rest()))
+        Ok(self.decoder.push_repair(window, combination.columns(), reader.rest()))
     }
 
     /// Symbols below `end` exist.
@@ -239,9 +225,9 @@ impl TimelyReceiver {
         }
     }
 
-    /// The next symbol that has become known.
-    pub fn next_symbol(&mut self) -> Option<&[u8]> {
+    /// The next symbol that has become known, with its number.
+    pub fn next_symbol(&mut self) -> Option<(u64, &[u8])> {
         let number = self.ready.pop_front()?;
-        self.decoder.symbol(number)
+        Some((number, self.decoder.symbol(number)?))
     }
 }

@@ -30,7 +30,14 @@ pub fn seal_short(
     payload: &[u8],
 ) -> Vec<u8> {
     let key_phase = generation & 1 == 1;
-    let header = ShortHeader { kind, key_phase, destination, packet_number: pn as u32 };
+    let packet_number = pn as u32;
+    let header = ShortHeader { kind, carried: false, key_phase, destination, packet_number };
+    seal_as(from_client, generation, header, payload)
+}
+
+/// A data packet with the header and the payload of one's choice.
+pub fn seal_as(from_client: bool, generation: u64, header: ShortHeader, payload: &[u8]) -> Vec<u8> {
+    let pn = u64::from(header.packet_number);
     let mut octets = [0; SHORT_HEADER_LEN];
     header.encode(0, &mut octets);
     let mut sealed = payload.to_vec();

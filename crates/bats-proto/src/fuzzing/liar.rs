@@ -226,7 +226,7 @@ fn invent(script: &mut Script<'_>, seen: &Seen) -> (PacketKind, Vec<u8>) {
 fn repair(script: &mut Script<'_>, kind: PacketKind, writer: &mut Writer<'_>) -> Option<()> {
     let header = RepairHeader {
         batch: u32::from(script.u8()),
-        column: script.u8() % 17,
+        column: script.u8() % if kind == PacketKind::Recoded { 3 } else { 17 },
         first: script.number(0) as u32,
         count: script.number(16) as u16,
     };

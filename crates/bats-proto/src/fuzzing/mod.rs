@@ -9,7 +9,7 @@ mod session;
 mod wire;
 mod world;
 
-pub use forge::{LyingClient, open_short, seal_long, seal_short};
+pub use forge::{LyingClient, open_short, seal_as, seal_long, seal_short};
 pub use liar::{LiarReport, forger_run, lying_client_run};
 pub use network::{NetworkReport, network_run};
 pub use session::session_run;

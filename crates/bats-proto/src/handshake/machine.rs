@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use super::first::{ServerCrypto, StartInfo};
 use super::level::Level;
 use crate::config::{ClientConfig, Security};
-use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, Session, TAG_LEN};
+use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, Session, SymbolKeys, TAG_LEN};
 use crate::crypto::{Unlocked, initial_keys};
 use crate::error::{CloseReason, ConnectError};
 use crate::wire::long_header::{
@@ -218,6 +218,11 @@ impl Handshake {
     /// The next generation of keys for data: (to seal, to open).
     pub fn next_one_rtt_keys(&mut self) -> Option<(PacketKey, PacketKey)> {
         self.session.next_keys()
+    }
+
+    /// Keys for symbols, once the handshake is complete.
+    pub(crate) fn symbol_keys(&self) -> Option<SymbolKeys> {
+        self.session.symbol_keys()
     }
 
     /// The peer's parameters, authentic once the handshake is complete.

@@ -14,8 +14,9 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
-//! The second picture is a repair packet (R-batch); a recoded packet has 16 octets of coefficient
-//! vector between header and payload. BID is the batch ID of RFC 9426, here 24 bits. S-batches
+//! The second picture is a repair packet (R-batch). A recoded packet has 16 octets of coefficient
+//! vector before its payload. That of an R-batch has column 0, then the window; that of an S-batch
+//! has 1 there and no window, its vector stands behind these four octets. BID is the batch ID of RFC 9426, here 24 bits. S-batches
 //! consist of 16 consecutive symbols, so the symbol number of a source packet is
 //! `BID * 16 + index`; R-batches have a space of their own. Truncated numbers are expanded to the
 //! value nearest to what the receiver expects. The payload ends with the packet; zeros at the end
@@ -23,6 +24,7 @@
 
 use bats_code::BATCH_SIZE;
 
+use super::short_header::PacketKind;
 use super::varint::{Reader, Writer};
 
 /// Octets before the symbol of a source packet.
@@ -32,6 +34,81 @@ pub const REPAIR_HEADER_LEN: usize = 10;
 /// Octets that a coded packet has at most before its payload: a recoded one.
 pub const MAX_CODING_HEADER_LEN: usize = REPAIR_HEADER_LEN + BATCH_SIZE;
 const BID_BITS: u32 = 24;
+
+/// What stands in place of the column in a recoded packet of an S-batch.
+const RECODED_SOURCE: u8 = 1;
+
+/// The coding header of any packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodingHeader {
+    /// A symbol.
+    Source(SourceHeader),
+    /// A column of an R-batch.
+    Repair(RepairHeader),
+    /// A combination of the symbols of an S-batch.
+    RecodedSource {
+        /// BID, 24 bits.
+        batch: u32,
+        /// Coefficients of the symbols.
+        vector: [u8; BATCH_SIZE],
+    },
+    /// A combination of the columns of an R-batch.
+    RecodedRepair {
+        /// Batch and window; the column is 0.
+        header: RepairHeader,
+        /// Coefficients of the columns.
+        vector: [u8; BATCH_SIZE],
+    },
+}
+
+impl CodingHeader {
+    /// Reads the header of a packet of kind `kind`; `None` if truncated or impossible.
+    pub fn decode(kind: PacketKind, reader: &mut Reader<'_>) -> Option<Self> {
+        match kind {
+            PacketKind::Control => None,
+            PacketKind::Source => SourceHeader::decode(reader).map(Self::Source),
+            PacketKind::Repair => RepairHeader::decode(reader).map(Self::Repair),
+            PacketKind::Recoded => {
+                let (batch, column) = split(reader.u32()?);
+                match column {
+                    0 => {
+                        let (first, count) = (reader.u32()?, reader.u16()?);
+                        let header = RepairHeader { batch, column, first, count };
+                        Some(Self::RecodedRepair { header, vector: reader.array()? })
+                    }
+                    RECODED_SOURCE => Some(Self::RecodedSource { batch, vector: reader.array()? }),
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    /// Writes the header.
+    pub fn encode(&self, writer: &mut Writer<'_>) -> Option<()> {
+        match self {
+            Self::Source(header) => header.encode(writer),
+            Self::Repair(header) => header.encode(writer),
+            Self::RecodedSource { batch, vector } => {
+                writer.bytes(&batch.to_be_bytes()[1..])?;
+                writer.u8(RECODED_SOURCE)?;
+                writer.bytes(vector)
+            }
+            Self::RecodedRepair { header, vector } => {
+                header.encode(writer)?;
+                writer.bytes(vector)
+            }
+        }
+    }
+
+    /// The kind of a packet with this header.
+    pub fn kind(&self) -> PacketKind {
+        match self {
+            Self::Source(_) => PacketKind::Source,
+            Self::Repair(_) => PacketKind::Repair,
+            Self::RecodedSource { .. } | Self::RecodedRepair { .. } => PacketKind::Recoded,
+        }
+    }
+}
 
 /// Header of a source packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +220,31 @@ mod tests {
         assert_eq!(SourceHeader::decode(&mut Reader::new(&[0, 0, 0, 16])), None);
         assert_eq!(RepairHeader::decode(&mut Reader::new(&[0, 0, 0, 16, 0, 0, 0, 0, 0, 1])), None);
         assert_eq!(SourceHeader::decode(&mut Reader::new(&[0, 0, 0])), None);
+    }
+
+    #[test]
+    fn headers_of_recoded_packets_name_their_space() {
+        let header = RepairHeader { batch: 0x01_02_03, column: 0, first: 9, count: 20 };
+        let vector = core::array::from_fn(|i| i as u8);
+        for (header, len) in [
+            (CodingHeader::RecodedSource { batch: 0xff_fe_fd, vector }, 20),
+            (CodingHeader::RecodedRepair { header, vector }, MAX_CODING_HEADER_LEN),
+            (CodingHeader::Repair(RepairHeader { column: 15, ..header }), REPAIR_HEADER_LEN),
+            (CodingHeader::Source(SourceHeader::new(77)), SOURCE_HEADER_LEN),
+        ] {
+            let mut octets = [0; MAX_CODING_HEADER_LEN];
+            let mut writer = Writer::new(&mut octets);
+            header.encode(&mut writer).unwrap();
+            assert_eq!(writer.written(), len);
+            let decode =
+                |octets: &[u8]| CodingHeader::decode(header.kind(), &mut Reader::new(octets));
+            assert_eq!(decode(&octets[..len]), Some(header));
+            assert_eq!(decode(&octets[..len - 1]), None);
+        }
+        let unknown =
+            [0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(CodingHeader::decode(PacketKind::Recoded, &mut Reader::new(&unknown)), None);
+        assert_eq!(CodingHeader::decode(PacketKind::Control, &mut Reader::new(&unknown)), None);
     }
 
     proptest! {

@@ -12,10 +12,12 @@
 //! 0x05 HANDSHAKE_DONE
 //! 0x06 CRYPTO          offset, length, TLS data
 //! 0x07 CLOSE           application (0, 1), code, length, UTF-8 text
-//! 0x08 FRAGMENT        id, index, kind, last (0, 1), part of a coded payload (rest of packet)
+//! 0x08 FRAGMENT        id, index, kind (plus 4 if carried), last (0, 1), part of the payload of a
+//!                      coded or carried packet (rest of packet)
 //! 0x09 END             symbols and messages that the flow had in all (modes without delivery of all)
 //! 0x0a PATH_CHALLENGE  8 octets
 //! 0x0b PATH_RESPONSE   the 8 octets of a challenge
+//! 0x10 BATCH_RANK      see `batch_rank`
 //! ```
 //!
 //! ACK ranges are as in RFC 9000, section 19.3.1: `first_length` is the number of packets before
@@ -28,6 +30,7 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
+use super::batch_rank::BatchRank;
 use super::rank::RankFeedback;
 use super::short_header::PacketKind;
 use super::varint::{Reader, Writer};
@@ -54,6 +57,9 @@ const FRAGMENT: u8 = 0x08;
 const END: u8 = 0x09;
 const PATH_CHALLENGE: u8 = 0x0a;
 const PATH_RESPONSE: u8 = 0x0b;
+const BATCH_RANK: u8 = 0x10;
+/// Added to the kind in a FRAGMENT of a carried packet.
+const CARRIED: u64 = 4;
 
 /// An acknowledgement without its ranges, which stand in a buffer of the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +83,8 @@ pub enum Frame<'a> {
     Ack(AckHeader),
     /// The flow's feedback.
     Rank(RankFeedback),
+    /// A neighbour's feedback about a flow that the link carries.
+    BatchRank(BatchRank),
     /// Symbols that the peer may have sent in all.
     Credit(u64),
     /// The server has the client's Finished.
@@ -116,6 +124,8 @@ pub enum Frame<'a> {
         index: u64,
         /// What the whole is.
         kind: PacketKind,
+        /// Whether the whole is a carried packet.
+        carried: bool,
         /// Whether this is the last part.
         last: bool,
         /// The part.
@@ -148,6 +158,9 @@ pub fn decode<'a>(
         PING => Frame::Ping,
         ACK => Frame::Ack(decode_ack(reader, ranges)?),
         RANK => Frame::Rank(RankFeedback::decode(reader).ok_or(MalformedFrame("rank feedback"))?),
+        BATCH_RANK => {
+            Frame::BatchRank(BatchRank::decode(reader).ok_or(MalformedFrame("batch ranks"))?)
+        }
         CREDIT => Frame::Credit(int(reader)?),
         END => Frame::End { symbols: int(reader)?, messages: int(reader)? },
         PATH_CHALLENGE => Frame::PathChallenge(long(reader)?),
@@ -173,14 +186,17 @@ pub fn decode<'a>(
         FRAGMENT => {
             let id = int(reader)?;
             let index = int(reader)?;
-            let kind = match int(reader)? {
+            let whole = int(reader)?;
+            let carried = whole & CARRIED != 0;
+            let kind = match whole & !CARRIED {
+                0 if carried => PacketKind::Control,
                 1 => PacketKind::Source,
                 2 => PacketKind::Repair,
                 3 => PacketKind::Recoded,
                 _ => return Err(MalformedFrame("fragment of something that is not coded")),
             };
             let last = int(reader)? == 1;
-            Frame::Fragment { id, index, kind, last, data: reader.rest() }
+            Frame::Fragment { id, index, kind, carried, last, data: reader.rest() }
         }
         _ => return Err(MalformedFrame("unknown frame type")),
     };
@@ -265,6 +281,10 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.u8(RANK)?;
             feedback.encode(writer)
         }
+        Frame::BatchRank(report) => {
+            writer.u8(BATCH_RANK)?;
+            report.encode(writer)
+        }
         Frame::Credit(symbols) => {
             writer.u8(CREDIT)?;
             writer.varint(*symbols)
@@ -300,11 +320,11 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.varint(*symbols)?;
             writer.varint(*messages)
         }
-        Frame::Fragment { id, index, kind, last, data } => {
+        Frame::Fragment { id, index, kind, carried, last, data } => {
             writer.u8(FRAGMENT)?;
             writer.varint(*id)?;
             writer.varint(*index)?;
-            writer.varint(*kind as u64)?;
+            writer.varint(*kind as u64 + if *carried { CARRIED } else { 0 })?;
             writer.varint(u64::from(*last))?;
             writer.bytes(data)
         }

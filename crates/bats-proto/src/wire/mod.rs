@@ -1,6 +1,8 @@
 //! The wire format: hop header, coding header, frames, each in its file with its picture.
 
+pub mod batch_rank;
 pub mod coding;
+pub mod flow;
 pub mod frame;
 pub mod long_header;
 pub mod message;

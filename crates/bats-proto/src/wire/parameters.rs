@@ -42,6 +42,8 @@ pub struct TransportParameters {
     pub max_udp_payload: u16,
     /// Connection ID that this end wants to see in packets sent to it.
     pub connection_id: [u8; 4],
+    /// This end takes and sends reports about batches of carried flows.
+    pub batch_ranks: bool,
     /// Server: destination of the client's very first packet, so that a forged retry shows.
     pub original_destination: Option<[u8; 8]>,
 }
@@ -58,6 +60,7 @@ impl Default for TransportParameters {
             code_seed: 0,
             max_udp_payload: 1_472,
             connection_id: [0; 4],
+            batch_ranks: false,
             original_destination: None,
         }
     }
@@ -93,6 +96,9 @@ impl TransportParameters {
         if let Some(original) = &self.original_destination {
             put(10, original);
         }
+        if self.batch_ranks {
+            put(11, &[]);
+        }
         put(1_000 + u64::from(grease), &[grease; 3]);
         let written = writer.written();
         buffer.truncate(written);
@@ -121,6 +127,7 @@ impl TransportParameters {
                 8 => parameters.max_udp_payload = value.u16()?,
                 9 => parameters.connection_id = value.array()?,
                 10 => parameters.original_destination = Some(value.array()?),
+                11 => parameters.batch_ranks = true,
                 _ => continue,
             }
             if !value.is_empty() {
@@ -156,11 +163,13 @@ mod tests {
         #[test]
         fn decoding_inverts_encoding(mode: u8, message in 0_u64..1 << 40, symbol in 64_u16..8896,
                 credit in 0_u64..1 << 40, idle in 100_u64..1 << 30, cap in 16_u16..512, seed: u64,
-                cid: [u8; 4], original: Option<[u8; 8]>, grease: u8) {
+                cid: [u8; 4], original: Option<[u8; 8]>, batch_ranks: bool,
+                grease: u8) {
             let parameters = TransportParameters {
                 mode, max_message_size: message, max_symbol_size: symbol, initial_credit: credit,
                 idle_timeout: Duration::from_millis(idle), window_cap: cap, code_seed: seed,
-                max_udp_payload: 1_472, connection_id: cid, original_destination: original,
+                max_udp_payload: 1_472, connection_id: cid, batch_ranks,
+                original_destination: original,
             };
             prop_assert_eq!(TransportParameters::decode(&parameters.encode(grease)), Some(parameters));
         }

@@ -14,7 +14,7 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
-//! G: random, ignored by receivers (greasing). R: zero. K: [`PacketKind`]. P: key phase.
+//! G: random, ignored by receivers (greasing). R: 0, or 1 for a carried packet. K: [`PacketKind`]. P: key phase.
 //! The low five bits of the first octet and the packet number are masked as in RFC 9001,
 //! section 5.4; the sample is the 16 octets that follow the packet number. The header in clear
 //! is the associated data of the seal.
@@ -28,7 +28,9 @@ pub const SHORT_OVERHEAD: usize = SHORT_HEADER_LEN + TAG_LEN;
 const PROTECTED_BITS: u8 = 0x1f;
 /// Bits of a long header's first octet that are masked.
 pub(crate) const PROTECTED_LONG_BITS: u8 = 0x0f;
-const RESERVED_BITS: u8 = 0x18;
+/// The R bits: 0 for the link's own packets, 1 for carried ones; 2 and 3 are refused.
+const CARRIED_BIT: u8 = 0x08;
+const RESERVED_BIT: u8 = 0x10;
 
 /// What the payload of a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,9 @@ pub enum PacketKind {
 pub struct ShortHeader {
     /// Kind of the payload.
     pub kind: PacketKind,
+    /// The packet belongs to a flow that the link only carries: a flow header stands behind this
+    /// one, and of kind [`PacketKind::Control`] are packets that concern the ends alone.
+    pub carried: bool,
     /// Lowest bit of the key generation.
     pub key_phase: bool,
     /// Receiver's connection ID.
@@ -59,7 +64,8 @@ pub struct ShortHeader {
 impl ShortHeader {
     /// Writes the header in clear. `grease` fills the ignored bits.
     pub fn encode(&self, grease: u8, out: &mut [u8; SHORT_HEADER_LEN]) {
-        out[0] = (grease & 0x60) | (self.kind as u8) << 1 | u8::from(self.key_phase);
+        let carried = if self.carried { CARRIED_BIT } else { 0 };
+        out[0] = (grease & 0x60) | carried | (self.kind as u8) << 1 | u8::from(self.key_phase);
         out[1..5].copy_from_slice(&self.destination);
         out[5..9].copy_from_slice(&self.packet_number.to_be_bytes());
     }
@@ -67,7 +73,7 @@ impl ShortHeader {
     /// Reads a header in clear; `None` if it is too short, a long header or has reserved bits.
     pub fn decode(packet: &[u8]) -> Option<Self> {
         let header: &[u8; SHORT_HEADER_LEN] = packet.first_chunk()?;
-        if header[0] & 0x80 != 0 || header[0] & RESERVED_BITS != 0 {
+        if header[0] & 0x80 != 0 || header[0] & RESERVED_BIT != 0 {
             return None;
         }
         let kind = match header[0] >> 1 & 3 {
@@ -78,6 +84,7 @@ impl ShortHeader {
         };
         Some(Self {
             kind,
+            carried: header[0] & CARRIED_BIT != 0,
             key_phase: header[0] & 1 == 1,
             destination: [header[1], header[2], header[3], header[4]],
             packet_number: u32::from_be_bytes([header[5], header[6], header[7], header[8]]),
@@ -122,6 +129,7 @@ mod tests {
     fn golden_octets() {
         let header = ShortHeader {
             kind: PacketKind::Repair,
+            carried: false,
             key_phase: true,
             destination: [1, 2, 3, 4],
             packet_number: 0x0a0b_0c0d,
@@ -129,6 +137,8 @@ mod tests {
         let mut out = [0; SHORT_HEADER_LEN];
         header.encode(0xff, &mut out);
         assert_eq!(out, [0x65, 1, 2, 3, 4, 0x0a, 0x0b, 0x0c, 0x0d]);
+        ShortHeader { carried: true, ..header }.encode(0, &mut out);
+        assert_eq!(out[0], 0x0d);
     }
 
     #[test]
@@ -141,11 +151,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decoding_inverts_encoding(kind in 0_u8..4, key_phase: bool, destination: [u8; 4],
+        fn decoding_inverts_encoding(kind in 0_u8..4, carried: bool, key_phase: bool, destination: [u8; 4],
                                      packet_number: u32, grease: u8, mask: [u8; 5]) {
             let kind = [PacketKind::Control, PacketKind::Source, PacketKind::Repair,
                         PacketKind::Recoded][kind as usize];
-            let header = ShortHeader { kind, key_phase, destination, packet_number };
+            let header = ShortHeader { kind, carried, key_phase, destination, packet_number };
             let mut packet = [0; 40];
             header.encode(grease, packet.first_chunk_mut().unwrap());
             apply_mask(&mut packet, mask);

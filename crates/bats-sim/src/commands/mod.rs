@@ -2,6 +2,7 @@
 
 pub(crate) mod btp;
 pub(crate) mod fairness;
+pub(crate) mod hops;
 pub(crate) mod messages;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

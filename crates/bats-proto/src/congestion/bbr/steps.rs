@@ -80,7 +80,8 @@ impl Bbr {
     /// What the arrivals of late say of the rate.
     pub(super) fn take_rate(&mut self, now: Timestamp, signs: &Signs) {
         let Some(rate) = self.path.rate(self.rate_span()) else { return };
-        let ceiling = if self.state == State::Startup {
+        // Start-up may have ended before there was anything to measure; no probe set a ceiling then.
+        let ceiling = if self.state == State::Startup || !self.has_sample {
             // Bursts may cross a shared link faster than a whole flow could.
             (self.bandwidth_at_round.max(self.initial) as f64 * MAX_ROUND_GROWTH) as u64
         } else {

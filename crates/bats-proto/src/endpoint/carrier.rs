@@ -1,0 +1,433 @@
+//! A node's relay, its links and its own sessions across relays, joined by the endpoint.
+//!
+//! A session across relays has an address like any other peer, from a range that no network
+//! delivers to (RFC 6666): it names the node at the other end and the flow. So the endpoint treats
+//! the packets between the ends as datagrams.
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bats_types::Timestamp;
+use rand::Rng;
+
+use super::{ConnectionHandle, Endpoint, Received};
+use crate::config::{ClientConfig, Mode};
+use crate::connection::{Arrived, Carriage, Connection};
+use crate::error::ConnectError;
+use crate::relay::{LinkId, LinkView, Relay, RelayConfig, RelayEvent, RelayStats};
+use crate::wire::batch_rank::BatchRank;
+use crate::wire::flow::{FlowKey, NodeId};
+use crate::wire::short_header::PacketKind;
+
+/// First 64 bits of the addresses of sessions across relays: the discard prefix 100::/64.
+const PREFIX: [u16; 4] = [0x0100, 0, 0, 0];
+/// Why a session is refused.
+const NO_BLOCKS: &str = "mode BRCTP does not cross relays: use BRTP or BTP";
+/// Port in them.
+const PORT: u16 = 1;
+
+/// The address that stands for the other end of a session.
+fn address(peer: NodeId, flow: u32) -> SocketAddr {
+    let [a, b, c, d] = PREFIX;
+    let (node, half) = (peer.0, |x: u32| ((x >> 16) as u16, x as u16));
+    let ((e, f), (g, h)) = (half(node), half(flow));
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), PORT)
+}
+
+/// The other end and the flow that an address stands for.
+fn parse(address: SocketAddr) -> Option<(NodeId, u32)> {
+    let IpAddr::V6(ip) = address.ip() else { return None };
+    let [a, b, c, d, e, f, g, h] = ip.segments();
+    let join = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
+    ([a, b, c, d] == PREFIX).then(|| (NodeId(join(e, f)), join(g, h)))
+}
+
+/// Whether an address stands for a session across relays: no datagram of a network may claim one.
+pub(super) fn is_carried(address: SocketAddr) -> bool {
+    parse(address).is_some()
+}
+
+/// What an endpoint has beside its connections when it is a node.
+#[derive(Debug)]
+pub(super) struct Carrier {
+    relay: Relay,
+    /// Sessions of this node by the flow that they send.
+    sessions: BTreeMap<FlowKey, ConnectionHandle>,
+    /// Sessions that may have coded packets to send.
+    eager: BTreeSet<FlowKey>,
+    /// Whose turn it was last.
+    last: Option<FlowKey>,
+    /// Whether own sessions go before what is passed on: they take turns.
+    own_turn: bool,
+    /// Packets for this node's sessions.
+    arrived: VecDeque<(FlowKey, PacketKind, Vec<u8>)>,
+    /// Sessions that a link has taken packets from.
+    touched: Vec<ConnectionHandle>,
+}
+
+impl Carrier {
+    /// The flow that a session with this address sends.
+    pub(super) fn key_of(&self, remote: SocketAddr) -> Option<(FlowKey, bool)> {
+        let (destination, flow) = parse(remote)?;
+        let key = FlowKey { destination, source: self.relay.node(), flow };
+        Some((key, self.relay.is_recoding()))
+    }
+
+    pub(super) fn is_recoding(&self) -> bool {
+        self.relay.is_recoding()
+    }
+
+    pub(super) fn insert(&mut self, key: FlowKey, handle: ConnectionHandle) {
+        self.sessions.insert(key, handle);
+    }
+
+    pub(super) fn forget(&mut self, handle: ConnectionHandle, key: Option<FlowKey>) {
+        self.relay.remove_link(LinkId(handle.0));
+        if let Some(key) = key
+            && self.sessions.get(&key) == Some(&handle)
+        {
+            self.sessions.remove(&key);
+            self.eager.remove(&key);
+        }
+    }
+
+    /// Sends an end-to-end packet.
+    pub(super) fn send(&mut self, now: Timestamp, remote: SocketAddr, packet: &[u8]) {
+        if let Some((key, _)) = self.key_of(remote) {
+            self.relay.send_opaque(now, key, packet);
+        }
+    }
+
+    /// A session has settled: it may want a link.
+    pub(super) fn note(&mut self, key: FlowKey, has_data: bool) -> Option<LinkId> {
+        if !has_data {
+            self.eager.remove(&key);
+            return None;
+        }
+        self.eager.insert(key);
+        self.relay.route(key.destination)
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Timestamp> {
+        self.relay.next_timeout()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Timestamp) {
+        self.relay.handle_timeout(now);
+    }
+}
+
+/// What one link may carry.
+struct Pulling<'a> {
+    link: LinkId,
+    carrier: &'a mut Carrier,
+    connections: &'a mut BTreeMap<ConnectionHandle, Box<Connection>>,
+    recoded: bool,
+}
+
+impl Pulling<'_> {
+    /// Sessions whose way begins with this link, the one after the last in front.
+    fn next_session(&mut self, now: Timestamp) -> Option<FlowKey> {
+        let carrier = &mut *self.carrier;
+        let after = carrier.last.unwrap_or(FlowKey {
+            destination: NodeId(u32::MAX),
+            source: NodeId(u32::MAX),
+            flow: u32::MAX,
+        });
+        let turns =
+            carrier.eager.range((core::ops::Bound::Excluded(after), core::ops::Bound::Unbounded));
+        let turns: Vec<FlowKey> = turns.chain(carrier.eager.range(..=after)).copied().collect();
+        turns.into_iter().find(|key| {
+            carrier.relay.route(key.destination) == Some(self.link)
+                && carrier.relay.has_room(now, *key)
+        })
+    }
+
+    fn pull_own(
+        &mut self,
+        now: Timestamp,
+        view: &LinkView,
+        number: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        while let Some(key) = self.next_session(now) {
+            let handle = self.carrier.sessions.get(&key).copied();
+            let session = handle.and_then(|handle| self.connections.get_mut(&handle));
+            let kind = session.and_then(|s| s.poll_carried(now, view, self.recoded, out));
+            self.carrier.touched.extend(handle);
+            let Some(kind) = kind else {
+                self.carrier.eager.remove(&key);
+                continue;
+            };
+            self.carrier.last = Some(key);
+            self.carrier.relay.send_coded(now, key, kind, out);
+            return self.carrier.relay.pull(now, self.link, view, number, out);
+        }
+        None
+    }
+}
+
+impl Carriage for Pulling<'_> {
+    fn pull(
+        &mut self,
+        now: Timestamp,
+        view: &LinkView,
+        number: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let own_turn = self.carrier.own_turn;
+        self.carrier.own_turn = !own_turn;
+        if !own_turn && self.carrier.relay.wants(now, self.link) {
+            let pulled = self.carrier.relay.pull(now, self.link, view, number, out);
+            if pulled.is_some() {
+                return pulled;
+            }
+        }
+        self.pull_own(now, view, number, out)
+            .or_else(|| self.carrier.relay.pull(now, self.link, view, number, out))
+    }
+
+    fn has_more(&mut self, now: Timestamp) -> bool {
+        self.carrier.relay.wants(now, self.link) || self.next_session(now).is_some()
+    }
+
+    fn has_backlog(&self) -> bool {
+        let carrier = &*self.carrier;
+        let mut sessions = carrier.eager.iter();
+        carrier.relay.has_backlog(self.link)
+            || sessions.any(|key| carrier.relay.route(key.destination) == Some(self.link))
+    }
+
+    fn next_report(&mut self, now: Timestamp, mark: u64) -> Option<BatchRank> {
+        self.carrier.relay.next_report(now, self.link, mark)
+    }
+
+    fn has_report(&self) -> bool {
+        self.carrier.relay.has_report(self.link)
+    }
+}
+
+impl Endpoint {
+    /// Makes this endpoint a node that can relay and speak across relays. Nothing is carried for
+    /// anybody yet: see [`Endpoint::admit`] and [`Endpoint::route`].
+    ///
+    /// # Errors
+    ///
+    /// If it is one already.
+    pub fn enable_relay(&mut self, config: RelayConfig) -> Result<(), ConnectError> {
+        if self.carrier.is_some() {
+            return Err(ConnectError::Configuration("this endpoint is a node already".to_owned()));
+        }
+        let seed = self.rng.next_u64();
+        self.carrier = Some(Carrier {
+            relay: Relay::new(config, seed),
+            sessions: BTreeMap::new(),
+            eager: BTreeSet::new(),
+            last: None,
+            own_turn: false,
+            arrived: VecDeque::new(),
+            touched: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Lets the peer of an established connection have packets carried, and packets be handed to
+    /// it. Who that may be is for the owner of the node to decide: see
+    /// [`Endpoint::peer_fingerprint`]. False if the connection is not established, is itself a
+    /// session across relays, or this is no node.
+    pub fn admit(&mut self, link: ConnectionHandle) -> bool {
+        let (Some(carrier), Some(connection)) =
+            (&mut self.carrier, self.connections.get_mut(&link))
+        else {
+            return false;
+        };
+        if !connection.is_established() || connection.carried_key().is_some() {
+            return false;
+        }
+        connection.admit();
+        let feedback = connection.peer_reports_batches();
+        carrier.relay.add_link(LinkId(link.0), feedback);
+        true
+    }
+
+    /// Packets for the node `destination` leave over this admitted link from now on. False if it is
+    /// not admitted.
+    pub fn route(&mut self, destination: NodeId, link: ConnectionHandle) -> bool {
+        let link = LinkId(link.0);
+        match &mut self.carrier {
+            Some(carrier) if carrier.relay.has_link(link) => {
+                carrier.relay.set_route(destination, link);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Begins a session with another node, across as many relays as the routes say, with a handshake
+    /// and keys of its own. It is used like any connection.
+    ///
+    /// # Errors
+    ///
+    /// If this is no node, the mode is BRCTP, whose blocks relays do not know, or as
+    /// [`Endpoint::connect`].
+    pub fn connect_across(
+        &mut self,
+        now: Timestamp,
+        destination: NodeId,
+        server_name: &str,
+        config: ClientConfig,
+    ) -> Result<ConnectionHandle, ConnectError> {
+        let Some(carrier) = &self.carrier else {
+            return Err(ConnectError::Configuration("this endpoint is no node".to_owned()));
+        };
+        if config.transport.mode == Mode::Brctp {
+            return Err(ConnectError::Configuration(NO_BLOCKS.to_owned()));
+        }
+        let source = carrier.relay.node();
+        let flow = loop {
+            let flow = self.rng.next_u32();
+            if !carrier.sessions.contains_key(&FlowKey { destination, source, flow }) {
+                break flow;
+            }
+        };
+        self.connect(now, address(destination, flow), server_name, config)
+    }
+
+    /// The node at the other end of a session across relays.
+    pub fn remote_node(&self, handle: ConnectionHandle) -> Option<NodeId> {
+        Some(self.connections.get(&handle)?.carried_key()?.destination)
+    }
+
+    /// Counters of the relay, if this is a node.
+    pub fn relay_stats(&self) -> Option<RelayStats> {
+        Some(self.carrier.as_ref()?.relay.stats())
+    }
+
+    /// The next thing that the owner of the relay may want to know.
+    pub fn poll_relay_event(&mut self) -> Option<RelayEvent> {
+        self.carrier.as_mut()?.relay.pop_event()
+    }
+
+    /// A link has got packets or reports: they go to the relay, and what is for this node itself to
+    /// its sessions.
+    pub(super) fn fetch_arrived(&mut self, now: Timestamp, handle: ConnectionHandle) {
+        let (Some(carrier), Some(link)) = (&mut self.carrier, self.connections.get_mut(&handle))
+        else {
+            return;
+        };
+        if !link.is_admitted() {
+            return;
+        }
+        let id = LinkId(handle.0);
+        let view = link.link_view();
+        while let Some(arrived) = link.pop_arrived() {
+            match arrived {
+                Arrived::Report(report) => carrier.relay.on_report(now, id, &view, &report),
+                Arrived::Packet(kind, payload) => {
+                    let delivery = carrier.relay.on_carried(now, id, &view, kind, &payload);
+                    if let Some(delivery) = delivery {
+                        let payload = delivery.payload.to_vec();
+                        carrier.arrived.push_back((delivery.key, delivery.kind, payload));
+                    }
+                }
+            }
+        }
+        self.deliver_arrived(now);
+        self.wake_links();
+    }
+
+    fn deliver_arrived(&mut self, now: Timestamp) {
+        while let Some((key, kind, mut payload)) =
+            self.carrier.as_mut().and_then(|carrier| carrier.arrived.pop_front())
+        {
+            if kind == PacketKind::Control {
+                let remote = address(key.source, key.flow);
+                let datagram = Received { remote, local_ip: None, ecn: 0, payload: &mut payload };
+                self.handle_datagram(now, datagram);
+                continue;
+            }
+            let handle =
+                self.carrier.as_ref().and_then(|c| c.sessions.get(&key.reversed())).copied();
+            match handle.and_then(|handle| Some((handle, self.connections.get_mut(&handle)?))) {
+                Some((handle, session)) => {
+                    session.handle_carried(now, kind, &payload);
+                    self.mark_dirty(handle);
+                }
+                None => self.stats.datagrams_dropped += 1,
+            }
+        }
+    }
+
+    /// Links that the relay has got something for, and sessions that gave packets, have to be looked
+    /// at.
+    pub(super) fn wake_links(&mut self) {
+        while let Some(LinkId(id)) = self.carrier.as_mut().and_then(|c| c.relay.pop_ready()) {
+            self.wake_link(ConnectionHandle(id));
+        }
+        let touched = self.carrier.as_mut().map(|c| core::mem::take(&mut c.touched));
+        for handle in touched.into_iter().flatten() {
+            self.mark_dirty(handle);
+        }
+    }
+
+    pub(super) fn wake_link(&mut self, handle: ConnectionHandle) {
+        if let Some(link) = self.connections.get_mut(&handle) {
+            link.wake_carriage();
+            self.mark_dirty(handle);
+        }
+    }
+
+    /// Asks a connection for datagrams; a link is offered what the relay and the sessions have.
+    pub(super) fn poll_connection(
+        &mut self,
+        now: Timestamp,
+        handle: ConnectionHandle,
+        buffer: &mut Vec<u8>,
+    ) -> Option<super::Transmit> {
+        let admitted = self.connections.get(&handle).is_some_and(|c| c.is_admitted());
+        let Some(carrier) = self.carrier.as_mut().filter(|_| admitted) else {
+            return self.connections.get_mut(&handle)?.poll_transmit(now, buffer, None);
+        };
+        let mut link = self.connections.remove(&handle)?;
+        let recoded = carrier.is_recoding() && link.peer_reports_batches();
+        let mut pulling = Pulling {
+            link: LinkId(handle.0),
+            carrier,
+            connections: &mut self.connections,
+            recoded,
+        };
+        let transmit = link.poll_transmit(now, buffer, Some(&mut pulling));
+        self.connections.insert(handle, link);
+        self.wake_links_but(handle);
+        transmit
+    }
+
+    /// As `wake_links`; the link at hand has just been asked, and asks again while it sends.
+    fn wake_links_but(&mut self, handle: ConnectionHandle) {
+        let Some(carrier) = &mut self.carrier else { return };
+        let mut others = Vec::new();
+        while let Some(LinkId(id)) = carrier.relay.pop_ready() {
+            others.push(ConnectionHandle(id));
+        }
+        others.retain(|other| *other != handle);
+        for other in others {
+            self.wake_link(other);
+        }
+        self.wake_links();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_sessions_are_told_from_those_of_networks() {
+        let made = address(NodeId(0x0102_0304), 0xa0b0_c0d0);
+        assert_eq!(made.to_string(), "[100::102:304:a0b0:c0d0]:1");
+        assert_eq!(parse(made), Some((NodeId(0x0102_0304), 0xa0b0_c0d0)));
+        for other in ["10.0.0.1:5", "[101::1]:1", "[::ffff:10.0.0.1]:4", "[100:0:0:1::1]:1"] {
+            assert!(!is_carried(other.parse().unwrap()), "{other}");
+        }
+    }
+}

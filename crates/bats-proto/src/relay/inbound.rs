@@ -1,0 +1,282 @@
+//! What has arrived of a flow, as the previous node needs to know it.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bats_code::BATCH_SIZE;
+use bats_code::recode::{Basis, CoefficientVector};
+use bats_types::Timestamp;
+
+use super::LinkView;
+use super::config::MAX_BATCHES;
+use crate::wire::batch_rank::{BatchRank, Space};
+use crate::wire::coding::expand;
+use crate::wire::flow::FlowKey;
+
+/// Batches before the first one seen that may be on the way, too.
+const HISTORY: u64 = 64;
+/// Round trips after which nothing more is expected of an incomplete batch. Each lets one round of
+/// repairs through; at a loss of 20 % three of them would leave 1 % of the packets unrepaired on
+/// every hop, eight leave nothing that counts.
+pub(super) const PATIENCE: u32 = 8;
+/// The same at least.
+pub(super) const LEAST_PATIENCE: Duration = Duration::from_millis(250);
+/// Interval of reports: a part of the round trip, but within these.
+const LEAST_INTERVAL: Duration = Duration::from_millis(1);
+const MOST_INTERVAL: Duration = Duration::from_millis(10);
+const INTERVALS_PER_RTT: u32 = 16;
+
+/// What a packet was worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// It raised the rank.
+    Innovative,
+    /// It did not.
+    Useless,
+    /// Its batch is done or given up.
+    Late,
+}
+
+#[derive(Debug)]
+struct Batch {
+    /// `None` before the first packet, and when the rank is full.
+    basis: Option<Box<Basis>>,
+    rank: u8,
+    changed: Timestamp,
+}
+
+/// Batches of one kind.
+#[derive(Debug, Default)]
+struct Ranks {
+    started: bool,
+    /// The first batch that is not done.
+    floor: u64,
+    batches: VecDeque<Batch>,
+    /// Something came since the last report.
+    news: bool,
+}
+
+impl Ranks {
+    fn on_packet(
+        &mut self,
+        now: Timestamp,
+        batch: u32,
+        vector: &CoefficientVector,
+        patience: Duration,
+    ) -> (u64, Arrival) {
+        let end = self.floor + self.batches.len() as u64;
+        let number = expand(u64::from(batch), 24, end);
+        if !self.started {
+            self.started = true;
+            self.floor = number.saturating_sub(HISTORY);
+        }
+        self.news = true;
+        if number < self.floor {
+            return (number, Arrival::Late);
+        }
+        let most = MAX_BATCHES as u64;
+        if number - self.floor >= most {
+            // What is so far back was overtaken by more than is kept.
+            let floor = number + 1 - most;
+            let gone = (floor - self.floor).min(self.batches.len() as u64);
+            self.batches.drain(..gone as usize);
+            self.floor = floor;
+        }
+        let index = (number - self.floor) as usize;
+        while self.batches.len() <= index {
+            self.batches.push_back(Batch { basis: None, rank: 0, changed: now });
+        }
+        let state = &mut self.batches[index];
+        if usize::from(state.rank) == BATCH_SIZE {
+            return (number, Arrival::Useless);
+        }
+        let basis = state.basis.get_or_insert_default();
+        if !basis.insert(*vector) {
+            return (number, Arrival::Useless);
+        }
+        state.rank += 1;
+        state.changed = now;
+        if usize::from(state.rank) == BATCH_SIZE {
+            state.basis = None;
+        }
+        self.retire(now, patience);
+        (number, Arrival::Innovative)
+    }
+
+    /// Batches that are complete, or of which nothing came for long, need no more. The newest two
+    /// may still grow: a slow source fills them one symbol after the other.
+    fn retire(&mut self, now: Timestamp, patience: Duration) {
+        while let Some(batch) = self.batches.front() {
+            let stale = self.batches.len() > 2 && batch.changed + patience <= now;
+            if usize::from(batch.rank) < BATCH_SIZE && !stale {
+                break;
+            }
+            self.batches.pop_front();
+            self.floor += 1;
+        }
+    }
+}
+
+/// The receiving side of a hop.
+#[derive(Debug, Default)]
+pub(super) struct Inbound {
+    spaces: [Ranks; 2],
+    report_at: Option<Timestamp>,
+    last_report: Timestamp,
+    /// The last report told of packets that wait here: the next one is due even if nothing comes.
+    queued_told: u64,
+}
+
+/// How long an incomplete batch is waited for on a hop.
+pub(super) fn patience(view: &LinkView) -> Duration {
+    (view.smoothed_rtt * PATIENCE).max(LEAST_PATIENCE)
+}
+
+/// Interval between two reports.
+pub(super) fn interval(view: &LinkView) -> Duration {
+    (view.min_rtt / INTERVALS_PER_RTT).clamp(LEAST_INTERVAL, MOST_INTERVAL)
+}
+
+impl Inbound {
+    /// Takes the vector of a packet; the batch's full number and what the packet was worth.
+    pub(super) fn on_packet(
+        &mut self,
+        now: Timestamp,
+        space: Space,
+        batch: u32,
+        vector: &CoefficientVector,
+        view: &LinkView,
+    ) -> (u64, Arrival) {
+        let due = (self.last_report + interval(view)).max(now);
+        self.report_at = Some(self.report_at.map_or(due, |at| at.min(due)));
+        self.spaces[space as usize].on_packet(now, batch, vector, patience(view))
+    }
+
+    /// When the next report is due.
+    pub(super) fn report_at(&self) -> Option<Timestamp> {
+        self.report_at
+    }
+
+    /// The report is about to be written; until then nobody needs to be reminded.
+    pub(super) fn postpone(&mut self, now: Timestamp) {
+        self.report_at = Some(now + MOST_INTERVAL);
+    }
+
+    /// There is nobody to report to.
+    pub(super) fn forget_report(&mut self) {
+        self.report_at = None;
+    }
+
+    /// The reports that are due: one for each kind of batches that there is news of.
+    pub(super) fn reports(
+        &mut self,
+        now: Timestamp,
+        key: FlowKey,
+        mark: u64,
+        (queued, room): (u64, u64),
+        view: &LinkView,
+    ) -> Vec<BatchRank> {
+        self.last_report = now;
+        self.report_at = (queued > 0).then(|| now + interval(view));
+        let more_room = self.queued_told > queued;
+        self.queued_told = queued;
+        let mut reports = Vec::new();
+        for (space, ranks) in [Space::Source, Space::Repair].into_iter().zip(&mut self.spaces) {
+            let room_alone = space == Space::Source && more_room && ranks.started;
+            if !core::mem::take(&mut ranks.news) && !room_alone {
+                continue;
+            }
+            ranks.retire(now, patience(view));
+            reports.push(BatchRank {
+                key,
+                space,
+                mark,
+                queued,
+                room,
+                first: (ranks.floor & 0x00ff_ffff) as u32,
+                ranks: ranks.batches.iter().map(|batch| batch.rank).collect(),
+            });
+        }
+        reports
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bats_code::recode::unit_vector;
+
+    use super::*;
+    use crate::wire::flow::NodeId;
+
+    const KEY: FlowKey = FlowKey { destination: NodeId(1), source: NodeId(2), flow: 3 };
+
+    fn push(inbound: &mut Inbound, now: Timestamp, batch: u32, index: usize) -> Arrival {
+        let vector = unit_vector(index).unwrap();
+        inbound.on_packet(now, Space::Source, batch, &vector, &LinkView::default()).1
+    }
+
+    fn report(inbound: &mut Inbound, now: Timestamp) -> BatchRank {
+        inbound.reports(now, KEY, 0, (0, 9), &LinkView::default()).remove(0)
+    }
+
+    #[test]
+    fn reports_tell_ranks_from_the_first_batch_that_lacks_something() {
+        let mut inbound = Inbound::default();
+        let now = Timestamp::from_millis(20);
+        assert_eq!(inbound.report_at(), None);
+        for index in 0..16 {
+            assert_eq!(push(&mut inbound, now, 0, index), Arrival::Innovative);
+        }
+        assert_eq!(push(&mut inbound, now, 0, 3), Arrival::Late);
+        for (batch, index) in [(1, 4), (1, 7), (3, 0)] {
+            assert_eq!(push(&mut inbound, now, batch, index), Arrival::Innovative);
+        }
+        assert_eq!(push(&mut inbound, now, 3, 0), Arrival::Useless);
+        assert_eq!(inbound.report_at(), Some(now));
+        let report = report(&mut inbound, now);
+        assert_eq!((report.first, &report.ranks[..]), (1, &[2, 0, 1][..]));
+        assert_eq!(inbound.report_at(), None);
+        assert!(inbound.reports(now, KEY, 0, (0, 9), &LinkView::default()).is_empty());
+    }
+
+    #[test]
+    fn a_node_that_begins_late_asks_for_what_is_under_way() {
+        let mut inbound = Inbound::default();
+        let now = Timestamp::from_millis(5);
+        push(&mut inbound, now, 1_000, 0);
+        let report = report(&mut inbound, now);
+        assert_eq!((report.first, report.ranks.len()), (1_000 - 64, 65));
+    }
+
+    #[test]
+    fn old_batches_are_given_up_but_not_the_newest() {
+        let mut inbound = Inbound::default();
+        let start = Timestamp::from_millis(5);
+        for batch in 0..4 {
+            push(&mut inbound, start, batch, 0);
+        }
+        let later = start + Duration::from_secs(10);
+        assert_eq!(push(&mut inbound, later, 3, 1), Arrival::Innovative);
+        assert_eq!(report(&mut inbound, later).first, 2);
+        assert_eq!(push(&mut inbound, later, 1, 1), Arrival::Late);
+        assert_eq!(push(&mut inbound, later, 2, 1), Arrival::Innovative);
+    }
+
+    #[test]
+    fn a_neighbour_cannot_make_it_grow() {
+        let mut inbound = Inbound::default();
+        let now = Timestamp::from_millis(5);
+        for batch in (0..0x00ff_ffff).step_by(99_991) {
+            push(&mut inbound, now, batch, 0);
+            assert!(inbound.spaces[0].batches.len() <= MAX_BATCHES);
+        }
+        assert!(report(&mut inbound, now).ranks.len() <= MAX_BATCHES);
+        // One beyond the limit retires the first.
+        let mut inbound = Inbound::default();
+        push(&mut inbound, now, 0, 0);
+        push(&mut inbound, now, MAX_BATCHES as u32 - 1, 0);
+        assert_eq!(report(&mut inbound, now).first, 0);
+        push(&mut inbound, now, MAX_BATCHES as u32, 0);
+        assert_eq!(report(&mut inbound, now).first, 1);
+    }
+}

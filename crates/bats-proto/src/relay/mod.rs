@@ -1,0 +1,771 @@
+//! Relays: flows that cross several links, recoded and repaired hop by hop.
+//!
+//! A [`Relay`] sits between the links of a node. It takes authenticated carried packets, keeps the
+//! packets of each batch until the next node has their rank, and gives a link what it may send when
+//! the link's window and pacer allow ([`Relay::pull`]): first combinations that the next node is
+//! known to lack, then fresh packets as they are, then, in slots that nothing else wants,
+//! combinations for losses that are to be expected. A source and a destination take part in the
+//! same way, with no link on their other side.
+//!
+//! It cannot read what it carries: nothing here names a type of the ends.
+//!
+//! Time comes in as an argument, random choices follow from a seed.
+
+mod adaptive;
+mod config;
+mod inbound;
+mod opaque;
+mod outbound;
+#[cfg(test)]
+mod tests;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bats_code::recode::unit_vector;
+use bats_types::Timestamp;
+
+use crate::wire::batch_rank::{BatchRank, Space};
+use crate::wire::coding::{CodingHeader, expand};
+use crate::wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
+use crate::wire::short_header::PacketKind;
+use crate::wire::varint::{Reader, Writer};
+
+use config::USELESS_WINDOW as WINDOW;
+pub use config::{
+    LEAST_FLOW_BYTES, MAX_FLOWS, MAX_OPAQUE, MAX_RECODED, RelayConfig, RelayStats, USELESS_WINDOW,
+};
+use inbound::{Arrival, Inbound};
+use opaque::{OpaqueQueue, Repetitions};
+use outbound::{Coded, Outbound};
+
+/// Names a link of a node; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u64);
+
+/// How a link looks, from its own measurements.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkView {
+    /// Rate before loss, in octets per second.
+    pub rate: u64,
+    /// Smoothed round-trip time.
+    pub smoothed_rtt: Duration,
+    /// Least round-trip time.
+    pub min_rtt: Duration,
+    /// Share of packets lost.
+    pub loss: f64,
+    /// Variance of the losses over that of independent ones, at least 1.
+    pub burst_factor: f64,
+    /// Octets of a full packet.
+    pub packet: u64,
+}
+
+impl Default for LinkView {
+    fn default() -> Self {
+        Self {
+            rate: 0,
+            smoothed_rtt: Duration::from_millis(100),
+            min_rtt: Duration::from_millis(100),
+            loss: 0.0,
+            burst_factor: 1.0,
+            packet: 1_200,
+        }
+    }
+}
+
+/// A packet for this node itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery<'a> {
+    /// Its flow.
+    pub key: FlowKey,
+    /// What it is; [`PacketKind::Control`]: an end-to-end packet.
+    pub kind: PacketKind,
+    /// What stands behind the flow header.
+    pub payload: &'a [u8],
+}
+
+/// What the owner of a relay may want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RelayEvent {
+    /// More than half of 1,000 coded packets of this link brought nothing new; told once a link.
+    UselessNeighbour(LinkId),
+}
+
+/// Who hands a flow's packets to this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Upstream {
+    Link(LinkId),
+    Here,
+}
+
+#[derive(Debug)]
+struct Link {
+    /// Both ends report ranks to each other.
+    feedback: bool,
+    view: LinkView,
+    opaque: OpaqueQueue,
+    /// Flows that may have packets for the link, in order of their turns.
+    active: VecDeque<FlowKey>,
+    is_active: BTreeSet<FlowKey>,
+    /// Flows whose packets wait for the next node's credit.
+    blocked: BTreeSet<FlowKey>,
+    /// Reports that wait to be written.
+    reports: VecDeque<BatchRank>,
+    /// Flows whose reports are due.
+    reporting: BTreeSet<FlowKey>,
+    received: u64,
+    useless: u64,
+    told: bool,
+}
+
+#[derive(Debug)]
+struct Flow {
+    upstream: Upstream,
+    /// `None` where the flow ends.
+    downstream: Option<LinkId>,
+    inbound: Inbound,
+    outbound: Outbound,
+    repetitions: Repetitions,
+    last_used: Timestamp,
+    timer: Option<Timestamp>,
+    /// Newest BIDs of a flow that begins here.
+    newest: [u64; 2],
+    /// Packets passed on without being looked at.
+    plain: VecDeque<(PacketKind, u8, Vec<u8>)>,
+}
+
+/// The carrying part of a node.
+#[derive(Debug)]
+pub struct Relay {
+    config: RelayConfig,
+    seed: u64,
+    links: BTreeMap<LinkId, Link>,
+    routes: BTreeMap<NodeId, LinkId>,
+    flows: BTreeMap<FlowKey, Flow>,
+    timers: BTreeSet<(Timestamp, FlowKey)>,
+    /// Links that have got something to send.
+    ready: BTreeSet<LinkId>,
+    events: VecDeque<RelayEvent>,
+    bytes: usize,
+    stats: RelayStats,
+}
+
+impl Relay {
+    /// A relay without links; `seed` decides every random choice and differs from node to node.
+    #[must_use]
+    pub fn new(config: RelayConfig, seed: u64) -> Self {
+        Self {
+            config,
+            seed,
+            links: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            events: VecDeque::new(),
+            bytes: 0,
+            stats: RelayStats::default(),
+        }
+    }
+
+    /// This node's name.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.config.node
+    }
+
+    /// Whether flows are recoded and repaired here.
+    #[must_use]
+    pub fn is_recoding(&self) -> bool {
+        self.config.recoding
+    }
+
+    /// Counters and what is held now.
+    #[must_use]
+    pub fn stats(&self) -> RelayStats {
+        RelayStats { flows: self.flows.len() as u64, bytes_held: self.bytes as u64, ..self.stats }
+    }
+
+    /// The next event.
+    pub fn pop_event(&mut self) -> Option<RelayEvent> {
+        self.events.pop_front()
+    }
+
+    /// Admits a link, whose other end is authenticated; `feedback` tells whether both ends report
+    /// ranks. Packets of links that were not admitted are dropped.
+    pub fn add_link(&mut self, link: LinkId, feedback: bool) {
+        self.links.entry(link).or_insert_with(|| Link {
+            feedback: feedback && self.config.recoding,
+            view: LinkView::default(),
+            opaque: OpaqueQueue::default(),
+            active: VecDeque::new(),
+            is_active: BTreeSet::new(),
+            blocked: BTreeSet::new(),
+            reports: VecDeque::new(),
+            reporting: BTreeSet::new(),
+            received: 0,
+            useless: 0,
+            told: false,
+        });
+    }
+
+    /// Whether a link was admitted.
+    #[must_use]
+    pub fn has_link(&self, link: LinkId) -> bool {
+        self.links.contains_key(&link)
+    }
+
+    /// Forgets a link and the routes over it. What waits for it waits for another route.
+    pub fn remove_link(&mut self, link: LinkId) {
+        self.links.remove(&link);
+        self.routes.retain(|_, other| *other != link);
+        self.ready.remove(&link);
+    }
+
+    /// Packets for `destination` leave over `link` from now on.
+    pub fn set_route(&mut self, destination: NodeId, link: LinkId) {
+        self.routes.insert(destination, link);
+        let moved: Vec<FlowKey> =
+            self.flows.keys().filter(|key| key.destination == destination).copied().collect();
+        for key in moved {
+            self.find_downstream(key);
+        }
+    }
+
+    /// The link towards a node.
+    #[must_use]
+    pub fn route(&self, destination: NodeId) -> Option<LinkId> {
+        self.routes.get(&destination).copied().filter(|link| self.links.contains_key(link))
+    }
+
+    /// Takes what stands behind the hop header of a carried packet; answers with a packet that is
+    /// for this node itself.
+    pub fn on_carried<'a>(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        view: &LinkView,
+        kind: PacketKind,
+        payload: &'a [u8],
+    ) -> Option<Delivery<'a>> {
+        self.links.get_mut(&link)?.view = *view;
+        self.stats.received += 1;
+        let mut reader = Reader::new(payload);
+        let Some(header) = FlowHeader::decode(&mut reader) else {
+            self.stats.malformed += 1;
+            return None;
+        };
+        let payload = reader.rest();
+        let (key, here) = (header.key, header.key.destination == self.config.node);
+        if key.source == self.config.node {
+            self.stats.looped += 1;
+            return None;
+        }
+        if !here {
+            match self.route(key.destination) {
+                None => {
+                    self.stats.unroutable += 1;
+                    return None;
+                }
+                Some(next) if next == link => {
+                    self.stats.looped += 1;
+                    return None;
+                }
+                Some(_) if header.hop_limit == 0 => {
+                    self.stats.hop_limit += 1;
+                    return None;
+                }
+                Some(_) => {}
+            }
+        }
+        if !self.open_flow(now, key, Upstream::Link(link)) {
+            return None;
+        }
+        let hop_limit = header.hop_limit.saturating_sub(1);
+        let delivery = if kind == PacketKind::Control {
+            self.on_opaque(now, FlowHeader { key, hop_limit }, payload, here)
+        } else {
+            self.on_coded(now, link, key, (kind, hop_limit), payload, here)
+        };
+        self.arm(key);
+        delivery.then_some(Delivery { key, kind, payload })
+    }
+
+    /// Finds or makes a flow; false if there are too many.
+    fn open_flow(&mut self, now: Timestamp, key: FlowKey, upstream: Upstream) -> bool {
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.last_used = now;
+            if flow.upstream != upstream {
+                // What another node has told of its packet numbers means nothing on this link.
+                flow.upstream = upstream;
+            }
+            return true;
+        }
+        if self.flows.len() >= MAX_FLOWS {
+            self.stats.overflowed += 1;
+            return false;
+        }
+        let mix = u64::from(key.flow) << 32 | u64::from(key.source.0);
+        let seed = self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93);
+        self.flows.insert(
+            key,
+            Flow {
+                upstream,
+                downstream: None,
+                inbound: Inbound::default(),
+                outbound: Outbound::new(seed, false),
+                repetitions: Repetitions::default(),
+                last_used: now,
+                timer: None,
+                newest: [0; 2],
+                plain: VecDeque::new(),
+            },
+        );
+        self.find_downstream(key);
+        true
+    }
+
+    /// Sets the link that a flow leaves by, as the routes are now.
+    fn find_downstream(&mut self, key: FlowKey) {
+        let next = self.route(key.destination);
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        if key.destination == self.config.node || flow.downstream == next {
+            return;
+        }
+        flow.downstream = next;
+        let feedback = next.and_then(|link| self.links.get(&link)).is_some_and(|l| l.feedback);
+        flow.outbound.restart(feedback);
+        self.activate(key);
+    }
+
+    /// The flow may have something for its link.
+    fn activate(&mut self, key: FlowKey) {
+        let Some(flow) = self.flows.get(&key) else { return };
+        let Some(id) = flow.downstream else { return };
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.blocked.remove(&key);
+        if link.is_active.insert(key) {
+            link.active.push_back(key);
+        }
+        self.ready.insert(id);
+    }
+
+    /// True if the packet is to be delivered here.
+    fn on_opaque(
+        &mut self,
+        now: Timestamp,
+        header: FlowHeader,
+        payload: &[u8],
+        here: bool,
+    ) -> bool {
+        let Some(flow) = self.flows.get_mut(&header.key) else { return false };
+        if flow.repetitions.is_repeated(payload) {
+            self.stats.repeated += 1;
+            return false;
+        }
+        if !here {
+            let next = flow.downstream;
+            self.push_opaque(now, next, header, payload);
+        }
+        here
+    }
+
+    fn push_opaque(
+        &mut self,
+        now: Timestamp,
+        link: Option<LinkId>,
+        header: FlowHeader,
+        payload: &[u8],
+    ) {
+        let Some((id, link)) = link.and_then(|id| Some((id, self.links.get_mut(&id)?))) else {
+            self.stats.unroutable += 1;
+            return;
+        };
+        if link.opaque.push(now, header, payload) {
+            self.ready.insert(id);
+        } else {
+            self.stats.overflowed += 1;
+        }
+    }
+
+    /// True if the packet is to be delivered here.
+    fn on_coded(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        key: FlowKey,
+        (kind, hop_limit): (PacketKind, u8),
+        payload: &[u8],
+        here: bool,
+    ) -> bool {
+        let mut reader = Reader::new(payload);
+        let header = CodingHeader::decode(kind, &mut reader);
+        let symbol = reader.rest();
+        let (Some(header), false) = (header, symbol.is_empty()) else {
+            self.stats.malformed += 1;
+            return false;
+        };
+        if !self.config.recoding {
+            if !here {
+                self.forward_plainly(key, kind, hop_limit, payload);
+            }
+            self.stats.delivered += u64::from(here);
+            return here;
+        }
+        let Some((flow, link_state)) = self.flows.get_mut(&key).zip(self.links.get_mut(&link))
+        else {
+            return false;
+        };
+        let (space, batch, window, vector) = parts(&header);
+        let view = link_state.view;
+        let (batch, arrival) = flow.inbound.on_packet(now, space, batch, &vector, &view);
+        if !link_state.feedback {
+            // Nobody to report to.
+        } else if flow.inbound.report_at().is_some_and(|at| at <= now) {
+            link_state.reporting.insert(key);
+            self.ready.insert(link);
+        }
+        link_state.received += 1;
+        match arrival {
+            Arrival::Innovative => {}
+            Arrival::Useless => {
+                self.stats.useless += 1;
+                link_state.useless += 1;
+            }
+            Arrival::Late => {
+                self.stats.late += 1;
+                link_state.useless += 1;
+            }
+        }
+        if link_state.received == WINDOW {
+            if link_state.useless * 2 > WINDOW && !link_state.told {
+                link_state.told = true;
+                self.events.push_back(RelayEvent::UselessNeighbour(link));
+            }
+            (link_state.received, link_state.useless) = (0, 0);
+        }
+        if arrival != Arrival::Innovative {
+            return false;
+        }
+        if here {
+            self.stats.delivered += 1;
+            return true;
+        }
+        let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit };
+        self.add(now, key, &coded);
+        false
+    }
+
+    fn forward_plainly(&mut self, key: FlowKey, kind: PacketKind, hop_limit: u8, payload: &[u8]) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let limit = flow
+            .outbound
+            .needs()
+            .clamp(LEAST_FLOW_BYTES as u64, self.config.flow_bytes.max(LEAST_FLOW_BYTES) as u64);
+        let held: usize = flow.plain.iter().map(|(_, _, octets)| octets.len()).sum();
+        let bytes = held + payload.len();
+        if bytes as u64 > limit || self.bytes + payload.len() > self.config.total_bytes {
+            self.stats.overflowed += 1;
+            return;
+        }
+        flow.plain.push_back((kind, hop_limit, payload.to_vec()));
+        self.bytes += payload.len();
+        self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
+        self.activate(key);
+    }
+
+    /// Puts a packet into the buffers of its flow, within the limits of memory.
+    fn add(&mut self, now: Timestamp, key: FlowKey, coded: &Coded<'_>) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let before = flow.outbound.bytes();
+        if !flow.outbound.add(now, coded, &mut self.stats) {
+            self.stats.useless += 1;
+        }
+        let others = self.bytes - before;
+        let limit = allowance(&self.config, &flow.outbound)
+            .min(self.config.total_bytes.saturating_sub(others));
+        flow.outbound.shed(limit, &mut self.stats);
+        self.bytes = others + flow.outbound.bytes();
+        self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
+        self.activate(key);
+    }
+
+    /// Sends an end-to-end packet of a session of this node.
+    pub fn send_opaque(&mut self, now: Timestamp, key: FlowKey, packet: &[u8]) {
+        if !self.open_flow(now, key, Upstream::Here) {
+            return;
+        }
+        let next = self.flows.get(&key).and_then(|flow| flow.downstream);
+        let header = FlowHeader { key, hop_limit: self.config.hop_limit.saturating_sub(1) };
+        self.push_opaque(now, next, header, packet);
+        self.arm(key);
+    }
+
+    /// Whether a session of this node may hand over a coded packet of this flow: it would leave
+    /// at once.
+    pub fn has_room(&mut self, now: Timestamp, key: FlowKey) -> bool {
+        if !self.open_flow(now, key, Upstream::Here) {
+            return false;
+        }
+        self.arm(key);
+        self.flows.get(&key).is_some_and(|flow| {
+            flow.downstream.is_some() && flow.plain.is_empty() && flow.outbound.has_room()
+        })
+    }
+
+    /// Takes a coded packet of a session of this node, without flow header.
+    pub fn send_coded(&mut self, now: Timestamp, key: FlowKey, kind: PacketKind, packet: &[u8]) {
+        let mut reader = Reader::new(packet);
+        let Some(header) = CodingHeader::decode(kind, &mut reader) else { return };
+        let symbol = reader.rest();
+        if !self.open_flow(now, key, Upstream::Here) {
+            return;
+        }
+        let hop_limit = self.config.hop_limit.saturating_sub(1);
+        if !self.config.recoding {
+            return self.forward_plainly(key, kind, hop_limit, packet);
+        }
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let (space, batch, window, vector) = parts(&header);
+        let newest = &mut flow.newest[space as usize];
+        let batch = expand(u64::from(batch), 24, *newest);
+        *newest = batch.max(*newest);
+        self.add(now, key, &Coded { space, batch, window, vector, payload: symbol, hop_limit });
+        self.arm(key);
+    }
+
+    /// The next payload for a link, flow header included, in `out`; `number` is that of the packet
+    /// that will carry it.
+    pub fn pull(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        view: &LinkView,
+        number: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let state = self.links.get_mut(&link)?;
+        state.view = *view;
+        out.clear();
+        out.resize(FLOW_HEADER_LEN, 0);
+        if let Some(header) = state.opaque.pull(now, view, out) {
+            header.encode(&mut Writer::new(out))?;
+            self.stats.opaque_sent += 1;
+            return Some(PacketKind::Control);
+        }
+        while let Some(&key) = state.active.front() {
+            let Some(flow) = self.flows.get_mut(&key).filter(|f| f.downstream == Some(link)) else {
+                state.active.pop_front();
+                state.is_active.remove(&key);
+                continue;
+            };
+            let pulled = match flow.plain.pop_front() {
+                Some((kind, hop_limit, octets)) => {
+                    out.extend_from_slice(&octets);
+                    self.bytes -= octets.len();
+                    self.stats.forwarded += 1;
+                    Some((kind, hop_limit))
+                }
+                None => flow.outbound.pull(now, number, view, out, &mut self.stats),
+            };
+            if let Some((kind, hop_limit)) = pulled {
+                FlowHeader { key, hop_limit }.encode(&mut Writer::new(out))?;
+                state.active.rotate_left(1);
+                self.arm(key);
+                return Some(kind);
+            }
+            state.active.pop_front();
+            state.is_active.remove(&key);
+            if flow.outbound.queued() > 0 {
+                state.blocked.insert(key);
+            }
+            if let Some(at) = flow.outbound.check_at() {
+                arm(&mut self.timers, key, flow, at);
+            }
+        }
+        None
+    }
+
+    /// Whether [`Relay::pull`] would give a packet that was not made here.
+    #[must_use]
+    pub fn wants(&self, now: Timestamp, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|state| {
+            state.opaque.is_due(now)
+                || state.active.iter().any(|key| {
+                    self.flows.get(key).is_some_and(|f| !f.plain.is_empty() || f.outbound.wants())
+                })
+        })
+    }
+
+    /// Whether packets wait for a link, be it for the next node's credit.
+    #[must_use]
+    pub fn has_backlog(&self, link: LinkId) -> bool {
+        self.links
+            .get(&link)
+            .is_some_and(|state| !state.blocked.is_empty() || !state.active.is_empty())
+    }
+
+    /// Takes the report of the neighbour on a link.
+    pub fn on_report(&mut self, now: Timestamp, link: LinkId, view: &LinkView, report: &BatchRank) {
+        let Some(state) = self.links.get_mut(&link) else { return };
+        state.view = *view;
+        let Some(flow) = self.flows.get_mut(&report.key).filter(|f| f.downstream == Some(link))
+        else {
+            return;
+        };
+        let before = flow.outbound.bytes();
+        flow.outbound.on_report(now, report, view, &mut self.stats);
+        self.bytes = self.bytes - before + flow.outbound.bytes();
+        self.activate(report.key);
+        self.arm(report.key);
+    }
+
+    /// The next report that a link has to carry; `mark` is the largest packet number that has
+    /// arrived on it.
+    pub fn next_report(&mut self, now: Timestamp, link: LinkId, mark: u64) -> Option<BatchRank> {
+        loop {
+            let state = self.links.get_mut(&link)?;
+            if let Some(report) = state.reports.pop_front() {
+                return Some(report);
+            }
+            let key = state.reporting.pop_first()?;
+            let view = state.view;
+            let Some(flow) = self.flows.get_mut(&key) else { continue };
+            if flow.upstream != Upstream::Link(link) {
+                continue;
+            }
+            let queue = if key.destination == self.config.node {
+                (0, u64::from(u32::MAX))
+            } else {
+                let held = flow.outbound.bytes();
+                let room = allowance(&self.config, &flow.outbound)
+                    .min(self.config.total_bytes.saturating_sub(self.bytes - held))
+                    .saturating_sub(held);
+                (flow.outbound.queued() as u64, room as u64 / view.packet.max(1))
+            };
+            let reports = flow.inbound.reports(now, key, mark, queue, &view);
+            if let Some(state) = self.links.get_mut(&link) {
+                state.reports.extend(reports);
+            }
+            self.arm(key);
+        }
+    }
+
+    /// Whether a report waits for this link.
+    #[must_use]
+    pub fn has_report(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|s| !s.reporting.is_empty() || !s.reports.is_empty())
+    }
+
+    /// A link that has got something to send since it was asked last.
+    pub fn pop_ready(&mut self) -> Option<LinkId> {
+        self.ready.pop_first()
+    }
+
+    fn arm(&mut self, key: FlowKey) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let idle = flow.last_used + self.config.idle_timeout;
+        let next = [flow.inbound.report_at(), flow.outbound.check_at()].into_iter().flatten().min();
+        arm(&mut self.timers, key, flow, next.map_or(idle, |at| at.min(idle)));
+    }
+
+    /// When [`Relay::handle_timeout`] wants to be called.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Timestamp> {
+        let opaque = self.links.values().filter_map(|link| link.opaque.next_at());
+        opaque.chain(self.timers.first().map(|&(at, _)| at)).min()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        for (&id, link) in &mut self.links {
+            if link.opaque.announce(now) {
+                self.ready.insert(id);
+            }
+        }
+        while let Some(&(at, key)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            let Some(flow) = self.flows.get_mut(&key) else { continue };
+            flow.timer = None;
+            if flow.last_used + self.config.idle_timeout <= now {
+                self.forget(key);
+                self.stats.flows_expired += 1;
+                continue;
+            }
+            if flow.outbound.check_at().is_some_and(|at| at <= now) {
+                let before = flow.outbound.bytes();
+                flow.outbound.check(now, &mut self.stats);
+                self.bytes = self.bytes - before + flow.outbound.bytes();
+                self.activate(key);
+            }
+            let Some(flow) = self.flows.get_mut(&key) else { continue };
+            if flow.inbound.report_at().is_some_and(|at| at <= now) {
+                let upstream = match flow.upstream {
+                    Upstream::Link(link) => self.links.get_mut(&link).map(|state| (link, state)),
+                    Upstream::Here => None,
+                };
+                match upstream.filter(|(_, state)| state.feedback) {
+                    Some((link, state)) => {
+                        state.reporting.insert(key);
+                        self.ready.insert(link);
+                        // The report itself sets when the next one is due.
+                        flow.inbound.postpone(now);
+                    }
+                    None => flow.inbound.forget_report(),
+                }
+            }
+            self.arm(key);
+        }
+    }
+
+    fn forget(&mut self, key: FlowKey) {
+        if let Some(flow) = self.flows.remove(&key) {
+            let plain: usize = flow.plain.iter().map(|(_, _, octets)| octets.len()).sum();
+            self.bytes -= flow.outbound.bytes() + plain;
+        }
+        for link in self.links.values_mut() {
+            link.opaque.forget(key);
+            link.reporting.remove(&key);
+            link.blocked.remove(&key);
+        }
+    }
+}
+
+/// What a flow may hold.
+fn allowance(config: &RelayConfig, outbound: &Outbound) -> usize {
+    let most = config.flow_bytes.max(LEAST_FLOW_BYTES);
+    usize::try_from(outbound.needs()).unwrap_or(most).clamp(LEAST_FLOW_BYTES, most)
+}
+
+/// Makes sure that a flow is looked at by then. Timers that come too early are harmless.
+fn arm(timers: &mut BTreeSet<(Timestamp, FlowKey)>, key: FlowKey, flow: &mut Flow, at: Timestamp) {
+    if flow.timer.is_some_and(|armed| armed <= at) {
+        return;
+    }
+    if let Some(armed) = flow.timer.replace(at) {
+        timers.remove(&(armed, key));
+    }
+    timers.insert((at, key));
+}
+
+/// Kind, number, window and vector of the batch that a header belongs to.
+fn parts(header: &CodingHeader) -> (Space, u32, (u32, u16), bats_code::recode::CoefficientVector) {
+    let unit = |index: usize| unit_vector(index).unwrap_or_default();
+    match header {
+        CodingHeader::Source(header) => {
+            let (batch, index) = (header.symbol / 16, header.symbol % 16);
+            (Space::Source, batch, (0, 0), unit(index as usize))
+        }
+        CodingHeader::Repair(header) => {
+            let window = (header.first, header.count);
+            (Space::Repair, header.batch, window, unit(usize::from(header.column)))
+        }
+        CodingHeader::RecodedSource { batch, vector } => (Space::Source, *batch, (0, 0), *vector),
+        CodingHeader::RecodedRepair { header, vector } => {
+            (Space::Repair, header.batch, (header.first, header.count), *vector)
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! End-to-end packets on their way: a relay neither reads nor repairs them, but repeats them, since
+//! a handshake or a report that is lost on one of many hops costs the ends a round trip.
+
+use core::hash::Hasher;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bats_types::Timestamp;
+use rustc_hash::FxHasher;
+
+use super::LinkView;
+use super::config::MAX_OPAQUE;
+use crate::wire::flow::{FlowHeader, FlowKey};
+
+/// Loss that is left to the ends.
+const RESIDUAL: f64 = 0.01;
+/// Times that a packet is sent at most.
+const MAX_COPIES: u8 = 4;
+/// Time between repetitions, so that a short burst of losses does not take all of them.
+const SPACING: Duration = Duration::from_millis(1);
+/// Packets of a flow that are remembered to tell repetitions.
+const REMEMBERED: usize = 128;
+
+#[derive(Debug)]
+struct Waiting {
+    due: Timestamp,
+    /// Zero until it is sent for the first time.
+    sent: u8,
+    header: FlowHeader,
+    octets: Vec<u8>,
+}
+
+/// The packets that wait for a link.
+#[derive(Debug, Default)]
+pub(super) struct OpaqueQueue {
+    waiting: VecDeque<Waiting>,
+    /// The link knows of what was due then; it asks when its window allows.
+    announced: Timestamp,
+}
+
+impl OpaqueQueue {
+    /// Adds a packet; false if the queue is full.
+    pub(super) fn push(&mut self, now: Timestamp, header: FlowHeader, octets: &[u8]) -> bool {
+        if self.waiting.len() >= MAX_OPAQUE {
+            return false;
+        }
+        self.announced = self.announced.max(now);
+        self.waiting.push_back(Waiting { due: now, sent: 0, header, octets: octets.to_vec() });
+        true
+    }
+
+    /// The next packet that is due, without its flow header, behind what `out` holds.
+    pub(super) fn pull(
+        &mut self,
+        now: Timestamp,
+        view: &LinkView,
+        out: &mut Vec<u8>,
+    ) -> Option<FlowHeader> {
+        let index = self.waiting.iter().position(|packet| packet.due <= now)?;
+        let mut packet = self.waiting.remove(index)?;
+        out.extend_from_slice(&packet.octets);
+        packet.sent += 1;
+        let header = packet.header;
+        if packet.sent < copies(view.loss) {
+            packet.due = now + SPACING;
+            self.waiting.push_back(packet);
+        }
+        Some(header)
+    }
+
+    /// When the next packet that the link does not know of is due.
+    pub(super) fn next_at(&self) -> Option<Timestamp> {
+        self.waiting.iter().map(|packet| packet.due).filter(|&due| due > self.announced).min()
+    }
+
+    /// Whether a packet is due; the link is told.
+    pub(super) fn announce(&mut self, now: Timestamp) -> bool {
+        let due = self.next_at().is_some_and(|at| at <= now);
+        self.announced = self.announced.max(now);
+        due
+    }
+
+    /// Whether a packet is due.
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
+        self.waiting.iter().any(|packet| packet.due <= now)
+    }
+
+    /// Forgets the packets of a flow.
+    pub(super) fn forget(&mut self, key: FlowKey) {
+        self.waiting.retain(|packet| packet.header.key != key);
+    }
+}
+
+/// How often a packet is sent so that all copies are lost with a probability of 1 %.
+fn copies(loss: f64) -> u8 {
+    let mut left = loss;
+    let mut copies = 1;
+    while left > RESIDUAL && copies < MAX_COPIES {
+        left *= loss;
+        copies += 1;
+    }
+    copies
+}
+
+/// Which packets of a flow came already.
+#[derive(Debug, Default)]
+pub(super) struct Repetitions {
+    hashes: VecDeque<u64>,
+}
+
+impl Repetitions {
+    /// Takes note of a packet; true if it came before.
+    pub(super) fn is_repeated(&mut self, octets: &[u8]) -> bool {
+        let mut hasher = FxHasher::default();
+        hasher.write(octets);
+        hasher.write_usize(octets.len());
+        let hash = hasher.finish();
+        if self.hashes.contains(&hash) {
+            return true;
+        }
+        if self.hashes.len() == REMEMBERED {
+            self.hashes.pop_front();
+        }
+        self.hashes.push_back(hash);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::flow::NodeId;
+
+    const KEY: FlowKey = FlowKey { destination: NodeId(1), source: NodeId(2), flow: 3 };
+
+    #[test]
+    fn packets_are_repeated_as_the_loss_says_and_told_apart() {
+        for (loss, times) in [(0.0, 1), (0.01, 1), (0.05, 2), (0.2, 3), (0.9, 4)] {
+            let view = LinkView { loss, ..LinkView::default() };
+            let mut queue = OpaqueQueue::default();
+            let header = FlowHeader { key: KEY, hop_limit: 1 };
+            let mut now = Timestamp::from_millis(1);
+            queue.push(now, header, b"abc");
+            let (mut sent, mut seen) = (0, Repetitions::default());
+            for _ in 0..10 {
+                let mut out = Vec::new();
+                while queue.pull(now, &view, &mut out).is_some() {
+                    assert_eq!(seen.is_repeated(&out), sent > 0);
+                    sent += 1;
+                    out.clear();
+                }
+                now += SPACING;
+            }
+            assert_eq!(sent, times, "at {loss}");
+            assert_eq!(queue.next_at(), None);
+            assert!(!seen.is_repeated(b"abcd"));
+        }
+    }
+
+    #[test]
+    fn the_queue_is_bounded() {
+        let mut queue = OpaqueQueue::default();
+        let header = FlowHeader { key: KEY, hop_limit: 1 };
+        for _ in 0..MAX_OPAQUE {
+            assert!(queue.push(Timestamp::ZERO, header, b"x"));
+        }
+        assert!(!queue.push(Timestamp::ZERO, header, b"x"));
+        queue.forget(KEY);
+        assert!(queue.push(Timestamp::ZERO, header, b"x"));
+    }
+}

@@ -1,0 +1,652 @@
+//! What the next node is to have of a flow: packets to pass on, and combinations of them.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+use bats_code::BATCH_SIZE;
+use bats_code::recode::{CoefficientVector, Recoder};
+use bats_code::rows::{ALIGNMENT, padded_length};
+use bats_types::Timestamp;
+
+use super::LinkView;
+use super::adaptive::AdaptiveCounts;
+use super::config::{MAX_BATCHES, MAX_RECODED, QUEUE_PACKETS, RelayStats};
+use super::inbound::{interval, patience};
+use crate::wire::batch_rank::{BatchRank, Space};
+use crate::wire::coding::{
+    CodingHeader, MAX_CODING_HEADER_LEN, RepairHeader, SourceHeader, expand,
+};
+use crate::wire::short_header::PacketKind;
+use crate::wire::varint::Writer;
+
+/// A batch is closed when nothing came of it for this long: then its losses may be made up for.
+const CLOSE_AFTER: Duration = Duration::from_millis(2);
+/// Packets sent so shortly before the newest that a report counts may just have been overtaken.
+const REORDERING: u64 = 3;
+/// Standard deviations of protection by combinations that use idle slots.
+const EXTRA_Z: f64 = 0.0;
+/// Packets under way in a batch of a flow that has so few that each is protected by itself.
+const FEW_PACKETS: usize = 4;
+/// Longest payload of which a batch keeps rows of small size.
+const USUAL_PAYLOAD: usize = 1_536;
+/// Batches looked at for one idle slot.
+const IDLE_SEARCH: usize = 64;
+
+/// A coded packet without its header, as it is put in and taken out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Coded<'a> {
+    pub(super) space: Space,
+    /// The full batch ID.
+    pub(super) batch: u64,
+    /// First symbol and number of symbols of the window, for R-batches.
+    pub(super) window: (u32, u16),
+    pub(super) vector: CoefficientVector,
+    pub(super) payload: &'a [u8],
+    /// Links that it may still cross.
+    pub(super) hop_limit: u8,
+}
+
+#[derive(Debug)]
+struct Batch {
+    window: (u32, u16),
+    hop_limit: u8,
+    /// Packets held, none once the next node has them.
+    recoder: Option<Recoder>,
+    row_bytes: usize,
+    /// Rank that was sent by packets no longer held.
+    base: usize,
+    /// Packets of the recoder that were sent.
+    sent_rows: usize,
+    /// Rank that the next node reported.
+    reported: usize,
+    /// Packet number and time of what no report has counted yet.
+    in_flight: VecDeque<(u64, Timestamp)>,
+    /// Combinations to be sent ahead of new data.
+    owed: usize,
+    is_queued: bool,
+    recoded: u16,
+    /// Combinations sent since the last packet was passed on.
+    covered: usize,
+    closed: bool,
+    /// Where nobody reports: what follows the batch has been decided.
+    decided: bool,
+    /// When it last came closer to its end.
+    changed: Timestamp,
+}
+
+impl Batch {
+    fn rank(&self) -> usize {
+        self.recoder.as_ref().map_or(0, Recoder::rank)
+    }
+
+    /// Rank that was sent and that the next node has not reported.
+    fn outstanding(&self) -> usize {
+        (self.base + self.sent_rows).saturating_sub(self.reported)
+    }
+
+    fn is_unsent(&self) -> bool {
+        self.sent_rows < self.rank()
+    }
+
+    fn is_closed(&self, now: Timestamp, newest: bool) -> bool {
+        self.closed || !newest || self.changed + CLOSE_AFTER <= now
+    }
+
+    /// Lets the packets go; the rank sent so far remains known.
+    fn free(&mut self) -> usize {
+        self.base += self.rank();
+        self.sent_rows = 0;
+        self.owed = 0;
+        self.decided = false;
+        self.recoder = None;
+        core::mem::take(&mut self.row_bytes)
+    }
+}
+
+/// The sending side of a hop.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    seed: u64,
+    /// Whether the next node reports ranks.
+    feedback: bool,
+    batches: [BTreeMap<u64, Batch>; 2],
+    /// Packets to be passed on: their batches, in order of arrival.
+    forwards: VecDeque<(Space, u64)>,
+    /// Batches with owed combinations.
+    owed: VecDeque<(Space, u64)>,
+    /// Packets passed on that no report has counted yet.
+    fresh: VecDeque<(u64, Timestamp)>,
+    /// What the next node said last of its queue and its room.
+    queued_there: u64,
+    room_there: Option<u64>,
+    reported_at: Timestamp,
+    bytes: usize,
+    view: LinkView,
+    check_at: Option<Timestamp>,
+    adaptive: AdaptiveCounts,
+}
+
+impl Outbound {
+    pub(super) fn new(seed: u64, feedback: bool) -> Self {
+        Self {
+            seed,
+            feedback,
+            batches: Default::default(),
+            forwards: VecDeque::new(),
+            owed: VecDeque::new(),
+            fresh: VecDeque::new(),
+            queued_there: 0,
+            room_there: None,
+            reported_at: Timestamp::ZERO,
+            bytes: 0,
+            view: LinkView::default(),
+            check_at: None,
+            adaptive: AdaptiveCounts::default(),
+        }
+    }
+
+    /// Octets of payloads held.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Packets that wait to be sent for the first time.
+    pub(super) fn queued(&self) -> usize {
+        self.forwards.len()
+    }
+
+    /// Octets that this flow needs to keep the next hop busy and repaired: two round trips, and
+    /// what may wait.
+    pub(super) fn needs(&self) -> u64 {
+        let round_trip = self.view.rate as f64 * self.view.smoothed_rtt.as_secs_f64();
+        (2.0 * round_trip) as u64 + QUEUE_PACKETS * USUAL_PAYLOAD as u64
+    }
+
+    /// When [`Outbound::check`] wants to be called.
+    pub(super) fn check_at(&self) -> Option<Timestamp> {
+        self.check_at
+    }
+
+    /// The next node is another one now, or was restarted: nothing sent so far counts.
+    pub(super) fn restart(&mut self, feedback: bool) {
+        self.feedback = feedback;
+        self.fresh.clear();
+        (self.queued_there, self.room_there) = (0, None);
+        for batch in self.batches.iter_mut().flat_map(BTreeMap::values_mut) {
+            batch.in_flight.clear();
+            batch.reported = 0;
+        }
+    }
+
+    /// Whether another fresh packet may be sent: the next node's queue, and what is on the way to
+    /// it, are to be no more than the link carries in a round trip and some.
+    fn may_forward(&self) -> bool {
+        if !self.feedback {
+            return true;
+        }
+        let on_the_way = self.fresh.len() as u64;
+        let rtt = self.view.smoothed_rtt + interval(&self.view) * 2;
+        let round_trip = self.view.rate as f64 * rtt.as_secs_f64();
+        let limit = (round_trip / self.view.packet.max(1) as f64) as u64 + QUEUE_PACKETS;
+        on_the_way + self.queued_there < limit
+            && self.room_there.is_none_or(|room| on_the_way < room)
+    }
+
+    /// Whether a source at this node may add a packet: it would be sent at once.
+    pub(super) fn has_room(&self) -> bool {
+        self.forwards.is_empty() && self.may_forward()
+    }
+
+    /// Adds a packet; false if it is of no use to the next node.
+    pub(super) fn add(
+        &mut self,
+        now: Timestamp,
+        coded: &Coded<'_>,
+        stats: &mut RelayStats,
+    ) -> bool {
+        let batches = &mut self.batches[coded.space as usize];
+        let batch = batches.entry(coded.batch).or_insert_with(|| Batch {
+            window: coded.window,
+            hop_limit: coded.hop_limit,
+            recoder: None,
+            row_bytes: 0,
+            base: 0,
+            sent_rows: 0,
+            reported: 0,
+            in_flight: VecDeque::new(),
+            owed: 0,
+            is_queued: false,
+            recoded: 0,
+            covered: 0,
+            closed: false,
+            decided: false,
+            changed: now,
+        });
+        let largest = if coded.payload.len() <= USUAL_PAYLOAD {
+            USUAL_PAYLOAD
+        } else {
+            usize::from(u16::MAX)
+        };
+        let recoder = batch.recoder.get_or_insert_with(|| Recoder::new(largest));
+        if batch.window != coded.window || !recoder.push(&coded.vector, coded.payload) {
+            return false;
+        }
+        batch.changed = now;
+        batch.hop_limit = batch.hop_limit.min(coded.hop_limit);
+        // Where nobody reports, all that comes of a batch counts, combinations included.
+        let last = self.feedback && coded.vector[BATCH_SIZE - 1] != 0;
+        batch.closed |= last || recoder.rank() == BATCH_SIZE;
+        let row = row_bytes(coded.payload.len());
+        batch.row_bytes += row;
+        self.bytes += row;
+        self.forwards.push_back((coded.space, coded.batch));
+        while self.batches[coded.space as usize].len() > MAX_BATCHES {
+            if let Some((_, mut oldest)) = self.batches[coded.space as usize].pop_first() {
+                stats.batches_dropped += u64::from(oldest.is_unsent());
+                self.bytes -= oldest.free();
+            }
+        }
+        if !self.feedback {
+            self.close_batches(now, coded.space, coded.batch);
+        }
+        self.arm(now + CLOSE_AFTER);
+        true
+    }
+
+    fn arm(&mut self, at: Timestamp) {
+        self.check_at = Some(self.check_at.map_or(at, |other| other.min(at)));
+    }
+
+    /// Lets packets go until at most `limit` octets are held: first those that were sent, oldest
+    /// batch first, then those that were not.
+    pub(super) fn shed(&mut self, limit: usize, stats: &mut RelayStats) {
+        for sent_only in [true, false] {
+            for batch in self.batches.iter_mut().flat_map(BTreeMap::values_mut) {
+                if self.bytes <= limit {
+                    return;
+                }
+                if batch.rank() == 0 || sent_only && batch.is_unsent() {
+                    continue;
+                }
+                if batch.is_unsent() {
+                    stats.batches_dropped += 1;
+                } else {
+                    stats.batches_unrepaired += 1;
+                }
+                // What was not sent must not count as sent.
+                batch.base = batch.base.saturating_sub(batch.rank() - batch.sent_rows);
+                self.bytes -= batch.free();
+                batch.base = batch.base.min(batch.reported);
+            }
+        }
+    }
+
+    /// The next packet, its coding header included, behind what `out` holds: what the next node
+    /// lacks for certain, then what it has not been sent, then what it may lack. `number` is that
+    /// of the packet. Packets have at most `room` octets.
+    pub(super) fn pull(
+        &mut self,
+        now: Timestamp,
+        number: u64,
+        view: &LinkView,
+        out: &mut Vec<u8>,
+        stats: &mut RelayStats,
+    ) -> Option<(PacketKind, u8)> {
+        self.view = *view;
+        while let Some(&(space, id)) = self.owed.front() {
+            if let Some(batch) = self.batches[space as usize].get_mut(&id) {
+                if batch.owed > 0 && batch.rank() > 0 && batch.recoded < MAX_RECODED {
+                    batch.owed -= 1;
+                    stats.top_ups += u64::from(self.feedback);
+                    stats.extras += u64::from(!self.feedback);
+                    return self.send_combination(now, number, space, id, out, stats);
+                }
+                batch.owed = 0;
+                batch.is_queued = false;
+            }
+            self.owed.pop_front();
+        }
+        if self.may_forward() {
+            while let Some((space, id)) = self.forwards.pop_front() {
+                if let Some(sent) = self.send_row(now, number, space, id, out) {
+                    stats.forwarded += 1;
+                    return Some(sent);
+                }
+            }
+        }
+        if self.feedback && self.forwards.is_empty() {
+            let (space, id) = self.find_extra(now)?;
+            stats.extras += 1;
+            return self.send_combination(now, number, space, id, out, stats);
+        }
+        None
+    }
+
+    /// Whether [`Outbound::pull`] may give something now.
+    pub(super) fn wants(&self) -> bool {
+        !self.owed.is_empty() || !self.forwards.is_empty() && self.may_forward()
+    }
+
+    fn send_row(
+        &mut self,
+        now: Timestamp,
+        number: u64,
+        space: Space,
+        id: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<(PacketKind, u8)> {
+        let feedback = self.feedback;
+        let batch = self.batches[space as usize].get_mut(&id)?;
+        let (vector, payload) = batch.recoder.as_ref()?.received().nth(batch.sent_rows)?;
+        let kind = write(space, id, batch.window, vector, out)?;
+        out.extend_from_slice(payload);
+        batch.sent_rows += 1;
+        batch.covered = 0;
+        if feedback {
+            batch.in_flight.push_back((number, now));
+            self.fresh.push_back((number, now));
+            let check = now + self.horizon();
+            self.arm(check);
+        }
+        Some((kind, self.batches[space as usize].get(&id)?.hop_limit))
+    }
+
+    fn send_combination(
+        &mut self,
+        now: Timestamp,
+        number: u64,
+        space: Space,
+        id: u64,
+        out: &mut Vec<u8>,
+        stats: &mut RelayStats,
+    ) -> Option<(PacketKind, u8)> {
+        let seed = self.seed ^ id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (space as u64) << 63;
+        let batch = self.batches[space as usize].get_mut(&id)?;
+        let mut vector = [0; BATCH_SIZE];
+        let start = out.len();
+        let room = batch.recoder.as_ref()?.received().map(|(_, p)| p.len()).max()?;
+        let header = start + MAX_CODING_HEADER_LEN;
+        out.resize(header + room, 0);
+        let draw = u32::from(batch.recoded);
+        let len = batch
+            .recoder
+            .as_ref()?
+            .recode_random(seed, draw, &mut vector, &mut out[header..])
+            .ok()?;
+        let coding = recoded_header(space, id, batch.window, vector);
+        let mut writer = Writer::new(&mut out[start..]);
+        coding.encode(&mut writer)?;
+        let written = writer.written();
+        out.copy_within(header..header + len, start + written);
+        out.truncate(start + written + len);
+        batch.recoded += 1;
+        batch.covered += 1;
+        stats.batches_capped += u64::from(batch.recoded == MAX_RECODED);
+        if self.feedback {
+            batch.in_flight.push_back((number, now));
+        }
+        let hop_limit = batch.hop_limit;
+        let horizon = self.horizon();
+        self.arm(now + horizon);
+        Some((PacketKind::Recoded, hop_limit))
+    }
+
+    /// A closed batch whose losses, as they are to be expected, nothing makes up for yet.
+    fn find_extra(&mut self, now: Timestamp) -> Option<(Space, u64)> {
+        let (p, b) = (self.view.loss.min(0.9), self.view.burst_factor);
+        if p <= 0.0 {
+            return None;
+        }
+        let mut wait = None;
+        for (space, batches) in [Space::Source, Space::Repair].into_iter().zip(&self.batches) {
+            let newest = batches.last_key_value().map_or(0, |(&id, _)| id);
+            for (&id, batch) in batches.iter().rev().take(IDLE_SEARCH) {
+                let n = batch.outstanding();
+                if n == 0 || batch.rank() == 0 || batch.recoded >= MAX_RECODED {
+                    continue;
+                }
+                let np = n as f64 * p;
+                let extra = ((np + EXTRA_Z * (np * b).sqrt()) / (1.0 - p)).ceil().max(0.0);
+                let cover = if n <= FEW_PACKETS { cover(p) } else { 0 };
+                if batch.in_flight.len() >= n + extra as usize && batch.covered >= cover {
+                    continue;
+                }
+                if batch.is_closed(now, id + 1 >= newest) {
+                    return Some((space, id));
+                }
+                wait = Some(batch.changed + CLOSE_AFTER).into_iter().chain(wait).min();
+            }
+        }
+        if let Some(at) = wait {
+            self.arm(at);
+        }
+        None
+    }
+
+    /// Time after which a packet has been counted by a report, or is lost.
+    fn horizon(&self) -> Duration {
+        let rtt = self.view.smoothed_rtt;
+        rtt + rtt / 4 + interval(&self.view) * 3
+    }
+
+    /// Takes the next node's report.
+    pub(super) fn on_report(
+        &mut self,
+        now: Timestamp,
+        report: &BatchRank,
+        view: &LinkView,
+        stats: &mut RelayStats,
+    ) {
+        self.view = *view;
+        if !self.feedback {
+            return;
+        }
+        self.queued_there = report.queued;
+        self.room_there = Some(report.room);
+        self.reported_at = now;
+        let horizon = self.horizon();
+        self.arm(now + horizon);
+        while self.fresh.front().is_some_and(|&(pn, at)| pn <= report.mark || at + horizon <= now) {
+            self.fresh.pop_front();
+        }
+        let batches = &mut self.batches[report.space as usize];
+        let Some((&newest, _)) = batches.last_key_value() else { return };
+        let first = expand(u64::from(report.first), 24, newest);
+        // Nothing more is wanted of what is before.
+        let kept = batches.split_off(&first);
+        for (_, mut done) in core::mem::replace(batches, kept) {
+            self.bytes -= done.free();
+        }
+        let mut added = Vec::new();
+        for (&id, batch) in batches.iter_mut() {
+            let rank = usize::try_from(id - first).ok().and_then(|index| report.ranks.get(index));
+            let rank = usize::from(rank.copied().unwrap_or(0));
+            if rank > batch.reported {
+                batch.changed = now;
+            }
+            batch.reported = rank;
+            batch.in_flight.retain(|&(pn, at)| at + horizon > now && pn + REORDERING > report.mark);
+            if batch.rank() > 0 && !batch.is_unsent() && rank >= batch.base + batch.rank() {
+                self.bytes -= batch.free();
+                continue;
+            }
+            if owe(batch) {
+                added.push((report.space, id));
+            }
+        }
+        self.owed.extend(added);
+        self.expire(now, stats);
+    }
+
+    /// Looks at what no report came about: it may all be lost.
+    pub(super) fn check(&mut self, now: Timestamp, stats: &mut RelayStats) {
+        self.check_at = None;
+        if !self.feedback {
+            let ends: Vec<_> = [Space::Source, Space::Repair]
+                .into_iter()
+                .filter_map(|space| {
+                    Some((space, *self.batches[space as usize].last_key_value()?.0))
+                })
+                .collect();
+            for (space, newest) in ends {
+                self.close_batches(now, space, newest);
+            }
+            return;
+        }
+        let horizon = self.horizon();
+        while self.fresh.front().is_some_and(|&(_, at)| at + horizon <= now) {
+            self.fresh.pop_front();
+        }
+        if self.reported_at + horizon <= now {
+            // The report that told of more room was lost; whoever waits for it waits for ever.
+            self.queued_there /= 2;
+            self.room_there = None;
+        }
+        let mut next = None;
+        let mut added = Vec::new();
+        for (space, batches) in [Space::Source, Space::Repair].into_iter().zip(&mut self.batches) {
+            for (&id, batch) in batches.iter_mut() {
+                batch.in_flight.retain(|&(_, at)| at + horizon > now);
+                if batch.rank() == 0 || batch.outstanding() == 0 {
+                    continue;
+                }
+                if owe(batch) {
+                    added.push((space, id));
+                }
+                let at = batch.in_flight.front().map_or(now, |&(_, at)| at) + horizon;
+                next = Some(next.map_or(at, |other: Timestamp| other.min(at)));
+            }
+        }
+        self.owed.extend(added);
+        if !self.fresh.is_empty() || !self.forwards.is_empty() || self.queued_there > 0 {
+            next = Some(next.map_or(now + horizon, |at| at.min(now + horizon)));
+        }
+        if let Some(at) = next {
+            self.arm(at.max(now + CLOSE_AFTER));
+        }
+        self.expire(now, stats);
+    }
+
+    /// Gives up batches of which nothing has come for long.
+    fn expire(&mut self, now: Timestamp, stats: &mut RelayStats) {
+        let patience = patience(&self.view);
+        for batch in self.batches.iter_mut().flat_map(BTreeMap::values_mut) {
+            if batch.rank() == 0 || batch.is_unsent() || batch.changed + patience > now {
+                continue;
+            }
+            stats.batches_expired += u64::from(batch.outstanding() > 0);
+            self.bytes -= batch.free();
+            batch.base = batch.base.min(batch.reported);
+        }
+    }
+
+    /// Where nobody reports: decides how many combinations follow a batch, once, when it ends.
+    fn close_batches(&mut self, now: Timestamp, space: Space, newest: u64) {
+        let mut added = Vec::new();
+        let mut freed = 0;
+        let batches = &mut self.batches[space as usize];
+        for (&id, batch) in batches.iter_mut() {
+            if batch.is_unsent() || batch.rank() == 0 {
+                continue;
+            }
+            if batch.is_closed(now, id + 1 >= newest) && !batch.is_queued {
+                if !batch.decided {
+                    batch.decided = true;
+                    batch.owed = self.adaptive.extras(batch.rank(), &self.view);
+                }
+                if batch.owed > 0 {
+                    batch.is_queued = true;
+                    added.push((space, id));
+                } else {
+                    freed += batch.free();
+                }
+            }
+        }
+        self.bytes -= freed;
+        self.owed.extend(added);
+        let unfinished = self.batches[space as usize].values().any(|batch| batch.rank() > 0);
+        if unfinished {
+            self.arm(now + CLOSE_AFTER);
+        }
+    }
+}
+
+/// Sets what is owed to a batch; true if it is to be queued for that.
+fn owe(batch: &mut Batch) -> bool {
+    let missing = batch.outstanding().saturating_sub(batch.in_flight.len());
+    batch.owed = missing.min(batch.rank());
+    let queue = batch.owed > 0 && !batch.is_queued;
+    batch.is_queued |= queue;
+    queue
+}
+
+/// Combinations that follow each packet of a flow that has few (`coding.md` 7, thin flows): more
+/// cannot be known before the report, a round trip later.
+fn cover(loss: f64) -> usize {
+    match loss {
+        p if p < 0.005 => 0,
+        p if p < 0.07 => 1,
+        p if p < 0.2 => 2,
+        _ => 3,
+    }
+}
+
+/// Memory of a row.
+fn row_bytes(len: usize) -> usize {
+    padded_length(len) + 2 * ALIGNMENT
+}
+
+fn recoded_header(
+    space: Space,
+    id: u64,
+    (first, count): (u32, u16),
+    vector: CoefficientVector,
+) -> CodingHeader {
+    let batch = (id & 0x00ff_ffff) as u32;
+    match space {
+        Space::Source => CodingHeader::RecodedSource { batch, vector },
+        Space::Repair => {
+            let header = RepairHeader { batch, column: 0, first, count };
+            CodingHeader::RecodedRepair { header, vector }
+        }
+    }
+}
+
+/// Appends the header of a packet with this vector: the short form for what the source sent.
+fn write(
+    space: Space,
+    id: u64,
+    window: (u32, u16),
+    vector: &CoefficientVector,
+    out: &mut Vec<u8>,
+) -> Option<PacketKind> {
+    let header = match unit_index(vector) {
+        Some(index) => {
+            let (batch, column) = ((id & 0x00ff_ffff) as u32, index as u8);
+            match space {
+                Space::Source => {
+                    let symbol = batch * BATCH_SIZE as u32 + u32::from(column);
+                    CodingHeader::Source(SourceHeader { symbol })
+                }
+                Space::Repair => {
+                    let (first, count) = window;
+                    CodingHeader::Repair(RepairHeader { batch, column, first, count })
+                }
+            }
+        }
+        None => recoded_header(space, id, window, *vector),
+    };
+    let start = out.len();
+    out.resize(start + MAX_CODING_HEADER_LEN, 0);
+    let mut writer = Writer::new(&mut out[start..]);
+    header.encode(&mut writer)?;
+    let written = writer.written();
+    out.truncate(start + written);
+    Some(header.kind())
+}
+
+/// The column that a vector stands for if it is a unit vector.
+fn unit_index(vector: &CoefficientVector) -> Option<usize> {
+    let index = vector.iter().position(|&x| x != 0)?;
+    (vector[index] == 1 && vector[index + 1..].iter().all(|&x| x == 0)).then_some(index)
+}

@@ -1,0 +1,84 @@
+//! The flow header: what a relay needs to know to pass a packet on.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |                       Destination node                        |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |                          Source node                          |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |                            Flow ID                            |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |   Hop limit   | coding header, or an end-to-end packet ...
+//! +-+-+-+-+-+-+-+-+-+-+-
+//! ```
+//!
+//! It stands behind the hop header of a *carried* packet. Everything in it is repeated in each
+//! packet, so that a relay that has lost its state goes on with the next one.
+
+use super::varint::{Reader, Writer};
+
+/// Octets of the header.
+pub const FLOW_HEADER_LEN: usize = 13;
+
+/// Names a node to all others. Whoever runs the network gives these out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// Names one direction of a session between two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowKey {
+    /// Where its packets go.
+    pub destination: NodeId,
+    /// Where they come from.
+    pub source: NodeId,
+    /// The same in both directions, chosen at random by the node that opened the session.
+    pub flow: u32,
+}
+
+impl FlowKey {
+    /// The other direction of the session.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self { destination: self.source, source: self.destination, flow: self.flow }
+    }
+
+    /// Writes the three numbers.
+    pub fn encode(self, writer: &mut Writer<'_>) -> Option<()> {
+        writer.u32(self.destination.0)?;
+        writer.u32(self.source.0)?;
+        writer.u32(self.flow)
+    }
+
+    /// Reads the three numbers; `None` if truncated.
+    pub fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            destination: NodeId(reader.u32()?),
+            source: NodeId(reader.u32()?),
+            flow: reader.u32()?,
+        })
+    }
+}
+
+/// The fields of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowHeader {
+    /// Which flow.
+    pub key: FlowKey,
+    /// Links that the packet may still cross after this one.
+    pub hop_limit: u8,
+}
+
+impl FlowHeader {
+    /// Writes the header.
+    pub fn encode(self, writer: &mut Writer<'_>) -> Option<()> {
+        self.key.encode(writer)?;
+        writer.u8(self.hop_limit)
+    }
+
+    /// Reads the header; `None` if truncated.
+    pub fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self { key: FlowKey::decode(reader)?, hop_limit: reader.u8()? })
+    }
+}

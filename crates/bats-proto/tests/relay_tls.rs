@@ -1,0 +1,224 @@
+//! A session across a relay over real TLS: three nodes, each of which believes only whom it knows.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_proto::crypto::{fingerprint, generate_identity};
+use bats_proto::relay::RelayConfig;
+use bats_proto::wire::flow::NodeId;
+use bats_proto::{
+    ClientConfig, CongestionAlgorithm, ConnectionHandle, Endpoint, EndpointConfig, Event, Input,
+    Output, PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
+};
+use bytes::Bytes;
+
+const SOURCE: usize = 0;
+const RELAY: usize = 1;
+const SINK: usize = 2;
+/// The year 2026.
+const NOW: Duration = Duration::from_secs(1_790_000_000);
+
+/// Three endpoints in a line, 5 ms apart; one datagram in twelve is lost.
+struct Three {
+    now: Timestamp,
+    endpoints: Vec<Endpoint>,
+    prints: Vec<[u8; 32]>,
+    flying: Vec<(Timestamp, usize, usize, Vec<u8>)>,
+    events: Vec<(usize, ConnectionHandle, Event)>,
+    /// Datagrams from the relay to the sink.
+    onward: u64,
+    sent: u64,
+}
+
+fn address(who: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1 + who as u8], 4_000))
+}
+
+fn node(who: usize) -> NodeId {
+    NodeId(70 + who as u32)
+}
+
+/// Keys that change often.
+fn transport() -> Arc<TransportConfig> {
+    Arc::new(TransportConfig {
+        key_update_packets: 64,
+        congestion: CongestionAlgorithm::FixedRate { bits_per_second: 50_000_000 },
+        ..TransportConfig::default()
+    })
+}
+
+impl Three {
+    fn new() -> Self {
+        let (mut endpoints, mut prints) = (Vec::new(), Vec::new());
+        for who in [SOURCE, RELAY, SINK] {
+            let identity = generate_identity(&["node.example".to_owned()]).unwrap();
+            prints.push(fingerprint(&identity.certificate_chain[0]));
+            let server = ServerConfig {
+                identity,
+                transport: transport(),
+                retry_threshold: 10,
+                max_connections: 10,
+            };
+            let config = EndpointConfig { server: Some(server), ..EndpointConfig::default() };
+            let mut endpoint = Endpoint::new(config, [who as u8; 32]).unwrap();
+            endpoint.enable_relay(RelayConfig::new(node(who))).unwrap();
+            assert!(endpoint.enable_relay(RelayConfig::new(node(who))).is_err(), "once");
+            endpoints.push(endpoint);
+        }
+        let now = Timestamp::from_nanos(NOW.as_nanos() as u64);
+        let (flying, events) = (Vec::new(), Vec::new());
+        let mut three = Self { now, endpoints, prints, flying, events, onward: 0, sent: 0 };
+        for who in [SOURCE, RELAY] {
+            let config = three.client(who + 1);
+            let now = three.now;
+            three.endpoints[who].connect(now, address(who + 1), "node.example", config).unwrap();
+        }
+        three.run(Duration::from_millis(500));
+        three
+    }
+
+    fn client(&self, whom: usize) -> ClientConfig {
+        let trust = PeerTrust::Fingerprints(vec![self.prints[whom]]);
+        ClientConfig { trust, identity: None, transport: transport() }
+    }
+
+    fn link(&self, who: usize, event: &Event) -> ConnectionHandle {
+        let found = self.events.iter().find(|(w, _, e)| *w == who && e == event);
+        found.map(|(_, handle, _)| *handle).expect("the link came up")
+    }
+
+    fn admit(&mut self, who: usize, event: &Event, towards: usize) {
+        let link = self.link(who, event);
+        assert!(!self.endpoints[who].route(node(towards), link), "not admitted");
+        assert!(self.endpoints[who].admit(link));
+        assert!(self.endpoints[who].route(node(towards), link));
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        let mut buffer = Vec::with_capacity(65_536);
+        while self.now < end {
+            let mut next = end;
+            for who in [SOURCE, RELAY, SINK] {
+                self.endpoints[who].handle(self.now, Input::Timeout);
+                loop {
+                    match self.endpoints[who].poll(self.now, &mut buffer) {
+                        Output::Transmit(t) => {
+                            let to = (0..3).find(|&to| address(to) == t.remote).expect("a node");
+                            for segment in buffer[..t.len].chunks(t.segment_size) {
+                                self.sent += 1;
+                                self.onward += u64::from((who, to) == (RELAY, SINK));
+                                if self.sent % 12 != 5 {
+                                    let at = self.now + Duration::from_millis(5);
+                                    self.flying.push((at, who, to, segment.to_vec()));
+                                }
+                            }
+                        }
+                        Output::Event(handle, event) => self.events.push((who, handle, event)),
+                        Output::Timeout(at) => {
+                            next = next.min(at.unwrap_or(end));
+                            break;
+                        }
+                    }
+                }
+            }
+            next = self.flying.iter().map(|f| f.0).fold(next, Timestamp::min);
+            self.now = next.max(self.now);
+            let now = self.now;
+            let (due, later): (Vec<_>, Vec<_>) = self.flying.drain(..).partition(|f| f.0 <= now);
+            self.flying = later;
+            for (_, from, to, mut payload) in due {
+                let remote = address(from);
+                let received = Received { remote, local_ip: None, ecn: 0, payload: &mut payload };
+                self.endpoints[to].handle(now, Input::Datagram(received));
+            }
+        }
+    }
+}
+
+fn message(number: usize) -> Bytes {
+    (0..5_000_usize).map(|x| (x * 7 + number * 13) as u8).collect::<Vec<u8>>().into()
+}
+
+#[test]
+fn the_ends_speak_across_a_relay_that_holds_no_key_of_theirs() {
+    let mut three = Three::new();
+    three.admit(SOURCE, &Event::Connected, SINK);
+    three.admit(RELAY, &Event::Accepted, SOURCE);
+    three.admit(RELAY, &Event::Connected, SINK);
+    three.admit(SINK, &Event::Accepted, SOURCE);
+    three.events.clear();
+
+    let (now, config) = (three.now, three.client(SINK));
+    let session =
+        three.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+    three.run(Duration::from_millis(500));
+    let other = three.link(SINK, &Event::Accepted);
+    assert_eq!(three.endpoints[SINK].remote_node(other), Some(node(SOURCE)));
+    assert_eq!(three.endpoints[SOURCE].peer_fingerprint(session), Some(three.prints[SINK]));
+    assert!(!three.endpoints[SOURCE].admit(session), "a session is no link");
+
+    for number in 0..300 {
+        three.endpoints[SOURCE].send(three.now, session, message(number)).unwrap();
+        three.endpoints[SINK].send(three.now, other, message(1_000 + number)).unwrap();
+    }
+    three.run(Duration::from_secs(3));
+    for (who, handle, first) in [(SINK, other, 0), (SOURCE, session, 1_000)] {
+        for number in 0..300 {
+            let got = three.endpoints[who].recv(three.now, handle);
+            assert!(got == Some(message(first + number)), "message {number} at {who}");
+        }
+    }
+    let stats = three.endpoints[SOURCE].stats(three.now, session).unwrap();
+    assert_eq!(stats.symbols_altered, 0);
+    let relay = three.endpoints[RELAY].relay_stats().unwrap();
+    assert!(relay.forwarded > 2_000 && relay.top_ups + relay.extras > 100, "{relay:?}");
+    assert_eq!(relay.delivered, 0);
+    assert!(three.endpoints[SOURCE].is_all_acknowledged(session));
+    three.endpoints[SOURCE].close(three.now, session, 9, "done");
+    three.run(Duration::from_secs(1));
+    let closed = three.events.iter().any(|(who, handle, event)| {
+        (*who, *handle) == (SINK, other) && matches!(event, Event::Closed(_))
+    });
+    assert!(closed, "the end is told end to end");
+}
+
+#[test]
+fn whoever_pretends_to_be_the_other_end_is_not_believed() {
+    let mut three = Three::new();
+    three.admit(SOURCE, &Event::Connected, SINK);
+    three.admit(RELAY, &Event::Accepted, SOURCE);
+    three.admit(RELAY, &Event::Connected, SINK);
+    three.admit(SINK, &Event::Accepted, SOURCE);
+    three.events.clear();
+    // The pinned certificate is the relay's, as if it were the end.
+    let (now, config) = (three.now, three.client(RELAY));
+    let session =
+        three.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+    three.run(Duration::from_millis(500));
+    assert!(!three.events.iter().any(|(_, _, event)| *event == Event::Connected));
+    let closed = three.events.iter().any(|(who, handle, event)| {
+        (*who, *handle) == (SOURCE, session) && matches!(event, Event::Closed(_))
+    });
+    assert!(closed);
+}
+
+#[test]
+fn nothing_is_carried_for_a_neighbour_that_was_not_admitted() {
+    let mut three = Three::new();
+    three.admit(SOURCE, &Event::Connected, SINK);
+    three.admit(RELAY, &Event::Connected, SINK);
+    three.admit(SINK, &Event::Accepted, SOURCE);
+    // Lets what belongs to the links themselves pass.
+    three.run(Duration::from_secs(1));
+    let before = three.onward;
+    let (now, config) = (three.now, three.client(SINK));
+    three.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+    three.run(Duration::from_secs(2));
+    let link = three.link(RELAY, &Event::Accepted);
+    let stats = three.endpoints[RELAY].stats(three.now, link).unwrap();
+    assert!(stats.packets_uncarried > 5, "{}", stats.packets_uncarried);
+    assert_eq!(three.endpoints[RELAY].relay_stats().unwrap().received, 0);
+    assert_eq!(three.onward, before, "the sink hears nothing of it");
+}

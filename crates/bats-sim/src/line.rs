@@ -1,0 +1,361 @@
+//! Nodes in a line, joined by links: the ends speak across the relays between them.
+
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::time::Duration;
+use std::sync::Arc;
+
+use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput};
+use bats_proto::config::Security;
+use bats_proto::relay::{RelayConfig, RelayStats};
+use bats_proto::wire::flow::NodeId;
+use bats_proto::{
+    ClientConfig, ConnectionHandle, Endpoint, EndpointConfig, Event, Identity, Input, Mode, Output,
+    PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
+};
+
+use crate::network::Datagram;
+
+/// Time that the links of a line have to come up.
+const SET_UP: Duration = Duration::from_secs(30);
+/// Rounds of work at one moment; more are a loop without end.
+const MAX_ROUNDS: u32 = 100_000;
+/// Buffers of datagrams kept for reuse.
+const MAX_SPARE: usize = 4_096;
+
+/// Direction along the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From node 0 on.
+    Forth,
+    /// Towards node 0.
+    Back,
+}
+
+/// What a line is made of.
+#[derive(Clone, Debug)]
+pub struct LineConfig {
+    /// Both directions of each link.
+    pub links: Vec<LinkConfig>,
+    /// What nodes do with what they carry.
+    pub relay: RelayConfig,
+    /// Limits and behaviour of links and sessions.
+    pub transport: TransportConfig,
+    /// Decides every random choice.
+    pub seed: u64,
+}
+
+/// The name of node `index`.
+pub fn node_id(index: usize) -> NodeId {
+    NodeId(1 + index as u32)
+}
+
+/// Changes a datagram on its way, or not; see [`Line::tamper`].
+pub type Tamper = Box<dyn FnMut(usize, Way, &mut Vec<u8>)>;
+
+/// A line of nodes.
+pub struct Line {
+    now: Timestamp,
+    config: LineConfig,
+    nodes: Vec<Endpoint>,
+    /// `links[i]`: from node i to node i + 1, and back.
+    links: Vec<[Link<Datagram>; 2]>,
+    wake: Vec<Option<Timestamp>>,
+    /// Each node's connections to the previous and to the next node.
+    neighbours: Vec<[Option<ConnectionHandle>; 2]>,
+    buffer: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+    /// Called with each datagram that arrives: the link, the direction, the octets.
+    pub tamper: Option<Tamper>,
+    /// What the nodes said: (node, connection, event).
+    pub events: Vec<(usize, ConnectionHandle, Event)>,
+}
+
+impl core::fmt::Debug for Line {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Line").field("now", &self.now).field("nodes", &self.nodes.len()).finish()
+    }
+}
+
+fn address(node: usize) -> SocketAddr {
+    SocketAddrV4::new(Ipv4Addr::new(10, 0, node as u8, 1), 4_000).into()
+}
+
+fn endpoint(config: &LineConfig, node: usize, incarnation: u8) -> Endpoint {
+    let server = ServerConfig {
+        identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
+        transport: Arc::new(config.transport.clone()),
+        retry_threshold: usize::MAX,
+        max_connections: 4_096,
+    };
+    let mut seed = [node as u8 + 1; 32];
+    seed[..8].copy_from_slice(&config.seed.to_le_bytes());
+    seed[8] = incarnation;
+    let endpoint_config =
+        EndpointConfig { security: Security::DangerousPlain, server: Some(server) };
+    let mut endpoint =
+        Endpoint::new(endpoint_config, seed).expect("the stand-in needs no certificate");
+    let relay = RelayConfig { node: node_id(node), ..config.relay.clone() };
+    endpoint.enable_relay(relay).expect("a fresh endpoint");
+    endpoint
+}
+
+impl Line {
+    /// Joins the nodes and lets all links come up.
+    ///
+    /// # Panics
+    ///
+    /// If they do not within 30 s.
+    pub fn new(config: LineConfig) -> Self {
+        let count = config.links.len() + 1;
+        let link = |(index, link): (usize, &LinkConfig)| {
+            let seed = config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index as u64;
+            [Link::new(link.clone(), seed ^ 0x5bd1), Link::new(link.clone(), seed ^ 0xa7f0_0000)]
+        };
+        let mut line = Self {
+            now: Timestamp::from_millis(1),
+            nodes: (0..count).map(|node| endpoint(&config, node, 0)).collect(),
+            links: config.links.iter().enumerate().map(link).collect(),
+            wake: vec![Some(Timestamp::ZERO); count],
+            neighbours: vec![[None; 2]; count],
+            buffer: Vec::with_capacity(65_536),
+            spare: Vec::new(),
+            tamper: None,
+            events: Vec::new(),
+            config,
+        };
+        for node in 0..count - 1 {
+            line.join(node);
+        }
+        let end = line.now + SET_UP;
+        while !line.is_joined() {
+            assert!(line.now < end, "the links come up");
+            line.step(end);
+        }
+        line.events.clear();
+        line
+    }
+
+    fn client(&self) -> ClientConfig {
+        ClientConfig {
+            trust: PeerTrust::DangerousAcceptAny,
+            identity: None,
+            transport: Arc::new(self.config.transport.clone()),
+        }
+    }
+
+    /// Node `node` connects to the next one.
+    fn join(&mut self, node: usize) {
+        let (now, client) = (self.now, self.client());
+        let handle = self.nodes[node].connect(now, address(node + 1), "node", client);
+        self.neighbours[node][1] = Some(handle.expect("a valid configuration"));
+        self.touch(node);
+    }
+
+    fn is_joined(&self) -> bool {
+        (0..self.nodes.len() - 1).all(|node| {
+            let route = |from: usize, side: usize| {
+                self.neighbours[from][side].is_some_and(|handle| {
+                    self.nodes[from]
+                        .stats(self.now, handle)
+                        .is_some_and(|stats| stats.established.is_some())
+                })
+            };
+            route(node, 1) && route(node + 1, 0)
+        })
+    }
+
+    /// A neighbour's connection is up: it may have packets carried, and routes lead over it.
+    fn on_event(&mut self, node: usize, handle: ConnectionHandle, event: &Event) {
+        let endpoint = &mut self.nodes[node];
+        if endpoint.remote_node(handle).is_some() {
+            return;
+        }
+        match event {
+            Event::Accepted => self.neighbours[node][0] = Some(handle),
+            Event::Connected => {}
+            _ => return,
+        }
+        assert!(endpoint.admit(handle), "an established connection");
+        let others =
+            if *event == Event::Accepted { 0..node } else { node + 1..self.links.len() + 1 };
+        for other in others {
+            assert!(endpoint.route(node_id(other), handle));
+        }
+    }
+
+    /// Node `node` loses everything and comes back; its neighbours notice when they hear of it.
+    pub fn restart(&mut self, node: usize) {
+        self.nodes[node] = endpoint(&self.config, node, self.now.as_micros() as u8 | 1);
+        let old = core::mem::take(&mut self.neighbours[node]);
+        debug_assert!(old.iter().any(Option::is_some));
+        if node > 0 {
+            let now = self.now;
+            if let Some(handle) = self.neighbours[node - 1][1].take() {
+                self.nodes[node - 1].close(now, handle, 0, "the neighbour was restarted");
+            }
+            self.join(node - 1);
+        }
+        if node + 1 < self.nodes.len() {
+            self.join(node);
+        }
+        self.touch(node);
+    }
+
+    /// Node 0 begins a session with the last node.
+    pub fn connect_ends(&mut self) -> ConnectionHandle {
+        self.connect_ends_as(self.config.transport.mode)
+    }
+
+    /// The same, in a mode of one's choice.
+    pub fn connect_ends_as(&mut self, mode: Mode) -> ConnectionHandle {
+        let last = node_id(self.nodes.len() - 1);
+        let (now, mut client) = (self.now, self.client());
+        client.transport = Arc::new(TransportConfig { mode, ..self.config.transport.clone() });
+        let handle = self.nodes[0].connect_across(now, last, "end", client);
+        self.touch(0);
+        handle.expect("a valid configuration")
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// A node. Whoever changes it calls [`Line::touch`] afterwards.
+    pub fn node(&mut self, node: usize) -> &mut Endpoint {
+        &mut self.nodes[node]
+    }
+
+    /// Index of the last node.
+    pub fn last(&self) -> usize {
+        self.nodes.len() - 1
+    }
+
+    /// The connection of a node to the next one.
+    pub fn downlink(&self, node: usize) -> Option<ConnectionHandle> {
+        self.neighbours[node][1]
+    }
+
+    /// The node has something new to say.
+    pub fn touch(&mut self, node: usize) {
+        self.wake[node] = Some(self.now);
+    }
+
+    /// Counters of what a node carries.
+    pub fn relay_stats(&self, node: usize) -> RelayStats {
+        self.nodes[node].relay_stats().unwrap_or_default()
+    }
+
+    /// Counters of a link, away from node 0.
+    pub fn link_stats(&self, link: usize) -> LinkStats {
+        self.links[link][0].stats()
+    }
+
+    /// Changes both directions of a link.
+    pub fn set_link(&mut self, link: usize, config: &LinkConfig) {
+        for direction in &mut self.links[link] {
+            direction.set_config(self.now, config.clone());
+        }
+    }
+
+    /// Goes on until something was noted in `events`, nothing can happen any more, or `until`;
+    /// false in the latter cases.
+    pub fn step(&mut self, until: Timestamp) -> bool {
+        loop {
+            if self.settle() {
+                return true;
+            }
+            let now = self.now;
+            let links = self.links.iter_mut().flatten().filter_map(|link| match link.poll(now) {
+                LinkOutput::Timeout(at) => at,
+                LinkOutput::Deliver(_) => None,
+            });
+            match links.chain(self.wake.iter().copied().flatten()).min() {
+                Some(at) if at <= until => self.now = at.max(self.now),
+                _ => {
+                    self.now = until;
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Does what is to be done now; true if an event was noted.
+    fn settle(&mut self) -> bool {
+        let before = self.events.len();
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            assert!(rounds < MAX_ROUNDS, "time stands still at {:?}", self.now);
+            let mut idle = true;
+            for node in 0..self.nodes.len() {
+                if self.wake[node].is_some_and(|at| at <= self.now) {
+                    idle = false;
+                    self.nodes[node].handle(self.now, Input::Timeout);
+                    self.drive(node);
+                }
+            }
+            for index in 0..self.links.len() {
+                for (side, way) in [Way::Forth, Way::Back].into_iter().enumerate() {
+                    while let LinkOutput::Deliver(mut datagram) =
+                        self.links[index][side].poll(self.now)
+                    {
+                        idle = false;
+                        let (from, to) = match way {
+                            Way::Forth => (index, index + 1),
+                            Way::Back => (index + 1, index),
+                        };
+                        if let Some(tamper) = &mut self.tamper {
+                            tamper(index, way, &mut datagram.octets);
+                        }
+                        let received = Received {
+                            remote: address(from),
+                            local_ip: None,
+                            ecn: datagram.ecn,
+                            payload: &mut datagram.octets,
+                        };
+                        self.nodes[to].handle(self.now, Input::Datagram(received));
+                        if self.spare.len() < MAX_SPARE {
+                            self.spare.push(datagram.octets);
+                        }
+                        self.drive(to);
+                    }
+                }
+            }
+            if idle {
+                return self.events.len() > before;
+            }
+        }
+    }
+
+    fn drive(&mut self, node: usize) {
+        loop {
+            match self.nodes[node].poll(self.now, &mut self.buffer) {
+                Output::Transmit(transmit) => {
+                    let forth = transmit.remote == address(node + 1);
+                    let (link, side) = if forth { (node, 0) } else { (node - 1, 1) };
+                    for segment in self.buffer[..transmit.len].chunks(transmit.segment_size) {
+                        let mut octets = self.spare.pop().unwrap_or_default();
+                        octets.clear();
+                        octets.extend_from_slice(segment);
+                        let datagram = Datagram {
+                            octets,
+                            ecn: transmit.ecn,
+                            sent: self.now,
+                            to: transmit.remote,
+                        };
+                        let _fate = self.links[link][side].handle(self.now, datagram);
+                    }
+                }
+                Output::Event(handle, event) => {
+                    self.on_event(node, handle, &event);
+                    self.events.push((node, handle, event));
+                }
+                Output::Timeout(at) => {
+                    self.wake[node] = at;
+                    return;
+                }
+            }
+        }
+    }
+}
