@@ -65,6 +65,25 @@ pub(crate) fn obstacle(case: &Case, protocol: &Protocol, tool: &Tool) -> Option<
     }
 }
 
+/// Computes on a thread of its own, which is left alone if the user interrupts: the process ends soon.
+///
+/// # Errors
+/// Where the user interrupts or the computation panics.
+fn compute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        // Nobody listens any more after an interrupt.
+        let _ = sender.send(work());
+    });
+    loop {
+        match receiver.recv_timeout(Duration::from_millis(50)) {
+            Ok(result) => return Ok(result),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => crate::interrupt::check()?,
+            Err(_) => bail!("the simulator broke its promise: see the words of the panic"),
+        }
+    }
+}
+
 /// The links of the path as one link, towards the server and back.
 ///
 /// # Errors
@@ -149,15 +168,12 @@ impl Run<'_> {
             ToolKind::Rtt { count, size } => {
                 let rounds = if *count == 1 { Some(15) } else { None };
                 let interval = Duration::from_secs_f64(self.tool.interval);
-                super::sim_echo::measure(
-                    [direction(&link, &link.forward), direction(&link, &link.backward)],
-                    u64::from(*count),
-                    *size as usize,
-                    interval,
-                    rounds,
-                    self.seed,
-                    &self.protocol.label,
-                )
+                let links = [direction(&link, &link.forward), direction(&link, &link.backward)];
+                let (count, size, seed) = (u64::from(*count), *size as usize, self.seed);
+                let of = self.protocol.label.clone();
+                compute(move || {
+                    super::sim_echo::measure(links, count, size, interval, rounds, seed, &of)
+                })?
             }
             _ => bail!("the simulator cannot do this"),
         }
@@ -198,7 +214,10 @@ impl Run<'_> {
                 .context("cannot write the capture")?;
             recorder.capture = Some(Capture::new(Box::new(BufWriter::new(file)), CAPTURED)?);
         }
-        let outcome = transfer.run_recorded(&mut recorder);
+        let (outcome, mut recorder) = compute(move || {
+            let outcome = transfer.run_recorded(&mut recorder);
+            (outcome, recorder)
+        })?;
         if let Some(capture) = recorder.capture.take() {
             capture.finish().context("cannot write the capture")?;
         }
@@ -272,9 +291,9 @@ impl Run<'_> {
             duration: Duration::from_secs_f64(self.tool.seconds()),
             seed: self.seed,
         };
-        let samples = flows.run();
-        let mut reading = Reading::default();
         let count = flows.starts.len();
+        let samples = compute(move || flows.run())?;
+        let mut reading = Reading::default();
         let mut shares = Vec::new();
         let main = 0..usize::from(parallel);
         for flow in std::iter::once(main).chain((usize::from(parallel)..count).map(|at| at..at + 1))

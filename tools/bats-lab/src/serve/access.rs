@@ -36,7 +36,8 @@ impl Access {
     /// Whether the names in a request are this server's. Another page's request has another origin; a
     /// name that was made to point here has another host.
     fn names_fit(&self, headers: &HeaderMap) -> bool {
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let host =
+            headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let known = self.any_host || self.hosts.iter().any(|one| one == host);
         let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("?"));
         known && origin.is_none_or(|origin| origin.strip_prefix("http://") == Some(host))
@@ -49,7 +50,8 @@ impl Access {
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
             .and_then(|value| value.strip_prefix("Bearer "));
-        let cookies = headers.get(header::COOKIE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let cookies =
+            headers.get(header::COOKIE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let cookie = cookies
             .split(';')
             .find_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='));
@@ -70,18 +72,30 @@ fn same(one: &str, other: &str) -> bool {
 }
 
 /// Lets a request through, or not.
-pub(super) async fn check(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
+pub(super) async fn check(
+    State(server): State<Arc<Server>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let access = &server.access;
     if !access.names_fit(request.headers()) {
-        return Refusal(StatusCode::FORBIDDEN, "this request comes from another page".into()).into_response();
+        return Refusal(StatusCode::FORBIDDEN, "this request comes from another page".into())
+            .into_response();
     }
     if !access.knows_token(&request) {
-        return Refusal(StatusCode::UNAUTHORIZED, "this server wants its token: /?token=TOKEN".into()).into_response();
+        return Refusal(
+            StatusCode::UNAUTHORIZED,
+            "this server wants its token: /?token=TOKEN".into(),
+        )
+        .into_response();
     }
     let cookie = (request.method() == Method::GET)
         .then(|| asked(&request).map(str::to_owned))
         .flatten()
-        .and_then(|token| HeaderValue::from_str(&format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/")).ok());
+        .and_then(|token| {
+            HeaderValue::from_str(&format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"))
+                .ok()
+        });
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     if let Some(cookie) = cookie {
@@ -102,12 +116,21 @@ mod tests {
     fn names_of_others_do_not_fit() {
         let access = Access::new("127.0.0.1:8042".parse().unwrap(), None);
         let headers = |pairs: &[(header::HeaderName, &str)]| {
-            pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap())).collect::<HeaderMap>()
+            pairs
+                .iter()
+                .map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()))
+                .collect::<HeaderMap>()
         };
         assert!(access.names_fit(&headers(&[(header::HOST, "localhost:8042")])));
-        assert!(access.names_fit(&headers(&[(header::HOST, "127.0.0.1:8042"), (header::ORIGIN, "http://127.0.0.1:8042")])));
+        assert!(access.names_fit(&headers(&[
+            (header::HOST, "127.0.0.1:8042"),
+            (header::ORIGIN, "http://127.0.0.1:8042")
+        ])));
         assert!(!access.names_fit(&headers(&[(header::HOST, "evil.example:8042")])));
-        assert!(!access.names_fit(&headers(&[(header::HOST, "localhost:8042"), (header::ORIGIN, "http://evil.example")])));
+        assert!(!access.names_fit(&headers(&[
+            (header::HOST, "localhost:8042"),
+            (header::ORIGIN, "http://evil.example")
+        ])));
         assert!(!access.names_fit(&HeaderMap::new()));
     }
 }

@@ -75,7 +75,10 @@ pub(crate) fn run(options: &ServeOptions) -> Result<()> {
     let token = options.token.clone().or_else(|| std::env::var("BATSLAB_TOKEN").ok());
     match &token {
         None if !options.listen.ip().is_loopback() => {
-            bail!("{} is not loopback: say --token, for whoever reaches this page runs commands", options.listen);
+            bail!(
+                "{} is not loopback: say --token, for whoever reaches this page runs commands",
+                options.listen
+            );
         }
         Some(token) if token.len() < TOKEN => bail!("a token has {TOKEN} letters or more"),
         _ => {}
@@ -84,7 +87,8 @@ pub(crate) fn run(options: &ServeOptions) -> Result<()> {
     std::fs::create_dir_all(&options.results)
         .with_context(|| format!("cannot make {}", options.results.display()))?;
     let results = options.results.canonicalize().context("cannot find the folder of results")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(serve(options.listen, token, results))
 }
 
@@ -148,7 +152,8 @@ struct Text {
 }
 
 async fn check(State(server): State<Shared>, Json(text): Json<Text>) -> Answer<Json<Value>> {
-    let plan = server.runs.check(&text.yaml).map_err(|error| Refusal::wrong(format!("{error:#}")))?;
+    let plan =
+        server.runs.check(&text.yaml).map_err(|error| Refusal::wrong(format!("{error:#}")))?;
     Ok(Json(json!({ "plan": plan })))
 }
 
@@ -173,7 +178,8 @@ async fn list(State(server): State<Shared>) -> Json<Value> {
 
 async fn result(State(server): State<Shared>, Path(name): Path<String>) -> Answer<Response> {
     let path = server.runs.file(&name, "result.json")?;
-    let octets = tokio::fs::read(path).await.map_err(|_| Refusal::missing("there is no result yet"))?;
+    let octets =
+        tokio::fs::read(path).await.map_err(|_| Refusal::missing("there is no result yet"))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], octets).into_response())
 }
 
@@ -187,9 +193,13 @@ async fn follow(State(server): State<Shared>, Path(name): Path<String>) -> Answe
     Ok(live::stream(server, name, path).into_response())
 }
 
-async fn file(State(server): State<Shared>, Path((name, path)): Path<(String, String)>) -> Answer<Response> {
+async fn file(
+    State(server): State<Shared>,
+    Path((name, path)): Path<(String, String)>,
+) -> Answer<Response> {
     let place = server.runs.file(&name, &path)?;
-    let octets = tokio::fs::read(&place).await.map_err(|_| Refusal::missing("there is no such file"))?;
+    let octets =
+        tokio::fs::read(&place).await.map_err(|_| Refusal::missing("there is no such file"))?;
     let kind = match place.extension().and_then(|end| end.to_str()) {
         Some("html") => "text/html; charset=utf-8",
         Some("json") => "application/json",

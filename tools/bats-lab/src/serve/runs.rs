@@ -69,7 +69,11 @@ impl Runs {
 
     /// The plan of a test file, in words.
     pub(super) fn check(&self, yaml: &str) -> Result<String> {
-        let path = self.results.join(format!(".check-{}-{:?}.yaml", std::process::id(), std::thread::current().id()));
+        let path = self.results.join(format!(
+            ".check-{}-{:?}.yaml",
+            std::process::id(),
+            std::thread::current().id()
+        ));
         fs::write(&path, yaml).context("cannot write in the folder of results")?;
         let suite = load::suite(&path.to_string_lossy(), None);
         let _ = fs::remove_file(&path);
@@ -84,7 +88,8 @@ impl Runs {
     pub(super) fn start(&self, order: &Order) -> Result<String, Refusal> {
         let what = match (&order.case, &order.yaml) {
             (Some(case), None) => {
-                crate::config::shipped::case(case).map_err(|error| Refusal::wrong(format!("{error:#}")))?;
+                crate::config::shipped::case(case)
+                    .map_err(|error| Refusal::wrong(format!("{error:#}")))?;
                 format!("case:{case}")
             }
             (None, Some(yaml)) => {
@@ -95,9 +100,17 @@ impl Runs {
         };
         let mut started = self.started();
         if let Some((name, _)) = started.iter().find(|(_, run)| run.ended.is_none()) {
-            return Err(Refusal(StatusCode::CONFLICT, format!("{name} is running: runs would disturb each other")));
+            return Err(Refusal(
+                StatusCode::CONFLICT,
+                format!("{name} is running: runs would disturb each other"),
+            ));
         }
-        let stamp: String = jiff::Timestamp::now().to_string().chars().take(19).map(|c| if c == ':' { '-' } else { c }).collect();
+        let stamp: String = jiff::Timestamp::now()
+            .to_string()
+            .chars()
+            .take(19)
+            .map(|c| if c == ':' { '-' } else { c })
+            .collect();
         let base = format!("{stamp}-{}", file_name(what.trim_start_matches("case:")));
         let is_free = |name: &str| !self.results.join(name).exists() && !started.contains_key(name);
         let name = (0..1000)
@@ -141,7 +154,9 @@ impl Runs {
             .into_iter()
             .flatten()
             .flatten()
-            .filter(|entry| entry.path().join(LIVE).exists() || entry.path().join("result.json").exists())
+            .filter(|entry| {
+                entry.path().join(LIVE).exists() || entry.path().join("result.json").exists()
+            })
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
         let started = self.started();
@@ -186,9 +201,14 @@ impl Runs {
 
     /// A file of a run. Nothing outside of its folder is one.
     pub(super) fn file(&self, name: &str, path: &str) -> Result<PathBuf, Refusal> {
-        let plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+        let plain =
+            |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         let one = Path::new(name);
-        if one.components().count() != 1 || !plain(one) || !plain(Path::new(path)) || name.starts_with('.') {
+        if one.components().count() != 1
+            || !plain(one)
+            || !plain(Path::new(path))
+            || name.starts_with('.')
+        {
             return Err(Refusal::missing("there is no such file"));
         }
         let folder = self.results.join(name);
@@ -207,7 +227,8 @@ impl Runs {
         let deadline = Instant::now() + Duration::from_secs(15);
         loop {
             let mut started = self.started();
-            let running: Vec<&mut Started> = started.values_mut().filter(|run| run.ended.is_none()).collect();
+            let running: Vec<&mut Started> =
+                started.values_mut().filter(|run| run.ended.is_none()).collect();
             if running.is_empty() {
                 break;
             }
