@@ -85,7 +85,7 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
         .with_context(|| format!("cannot write {}", options.out.display()))?;
     eprintln!("report: {}", options.out.display());
     if let Some(path) = &options.picture {
-        fs::write(path, report::svg(&figures)?)
+        fs::write(path, report::svg(&figures))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)

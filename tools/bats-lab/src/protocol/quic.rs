@@ -102,6 +102,15 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
+/// Runs to the end, whatever the user says: `work` looks for interrupts itself.
+fn run_through<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_background();
+    result
+}
+
 fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -124,10 +133,17 @@ async fn interrupted() {
 /// Takes one connection and prints what arrived in each second, in the shape of iperf3.
 pub(crate) fn sink(port: u16) -> Result<()> {
     interrupt::watch()?;
-    let intervals = run(async {
+    let intervals = run_through(async {
         let endpoint = server(port)?;
-        let connection = endpoint.accept().await.context("nobody connected")?.await?;
-        let mut stream = connection.accept_uni().await?;
+        let arriving = async {
+            let connection = endpoint.accept().await.context("nobody connected")?.await?;
+            let stream = connection.accept_uni().await?;
+            Ok::<_, anyhow::Error>((connection, stream))
+        };
+        let (_connection, mut stream) = tokio::select! {
+            arrived = arriving => arrived?,
+            () = interrupted() => bail!("interrupted before anybody connected"),
+        };
         let start = Instant::now();
         let mut intervals = Vec::new();
         let (mut begin, mut bytes) = (0.0, 0u64);
@@ -144,6 +160,8 @@ pub(crate) fn sink(port: u16) -> Result<()> {
                     Ok(None) | Err(_) => true,
                 },
                 _ = tick.tick() => false,
+                // Who ends the sink wants to know what it has got.
+                () = interrupted() => true,
             };
             let now = start.elapsed().as_secs_f64();
             intervals.push(json!({ "sum": {

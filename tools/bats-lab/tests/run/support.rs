@@ -43,6 +43,12 @@ pub(crate) fn allowed(test: &str) -> bool {
     good
 }
 
+/// Keeps the measurements of this program's tests from disturbing each other.
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// A folder with a test file in it.
 pub(crate) struct Case {
     pub(crate) folder: tempfile::TempDir,
