@@ -324,7 +324,7 @@ impl Stage<'_> {
             one.reason = Some(why);
             return Ok(one);
         }
-        let seconds = set_up::point_seconds(case, point.tool, backend);
+        let seconds = set_up::point_seconds(point.tool, backend);
         self.progress.begin(&format!("{} {}", point.protocol.label, point.tool.name), seconds);
         let seed = case.seed.wrapping_add(u64::from(point.repetition));
         let times = schedule::times(&case.flows, point.tool, seed);

@@ -36,8 +36,7 @@ pub(super) fn seconds(case: &Case, backend: BackendName) -> f64 {
 }
 
 /// Seconds that a measurement takes; in virtual time each counts the same.
-pub(super) fn point_seconds(case: &Case, tool: &Tool, backend: BackendName) -> f64 {
-    let _ = case;
+pub(super) fn point_seconds(tool: &Tool, backend: BackendName) -> f64 {
     if backend == BackendName::Sim { 1.0 } else { tool.seconds() + 1.5 }
 }
 

@@ -98,7 +98,7 @@ pub(crate) fn job(tool: &Tool, protocol: &Protocol, place: &Place<'_>) -> Result
         ToolKind::Ping { count, size } => {
             Ok(echo(tool, "udp", place.to, PORT, *count, *size, None))
         }
-        ToolKind::Scp { megabytes } => scp::job(tool, protocol, place, *megabytes),
+        ToolKind::Scp { megabytes } => scp::job(protocol, place, *megabytes),
         ToolKind::Command { words, server } => command(tool, protocol, place, words, server),
     }
 }

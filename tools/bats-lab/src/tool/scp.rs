@@ -8,14 +8,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use super::{Job, PORT, Place, Read};
-use crate::plan::{Protocol, ProtocolKind, Tool};
+use crate::plan::{Protocol, ProtocolKind};
 use crate::protocol::programs::find;
 use crate::protocol::reading::Reading;
 use crate::result::figures::set;
 
 /// The programs, and the keys and files that they need.
 pub(super) fn job(
-    tool: &Tool,
     protocol: &Protocol,
     place: &Place<'_>,
     megabytes: u32,
@@ -83,7 +82,6 @@ pub(super) fn job(
         client.extend(["-o".to_owned(), option.to_owned()]);
     }
     client.extend([text(&sent), format!("{user}@{to}:{}", text(&arrived))]);
-    let _ = tool;
     Ok(Job {
         server: Some(vec![
             text(&sshd),
