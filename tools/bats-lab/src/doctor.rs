@@ -26,7 +26,7 @@ struct Finding {
 pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
     // Before any thread is there: the rights themselves are one of the findings.
     let rights = crate::lab::obtain_rights(home);
-    let refused = rights.as_ref().map(|()| ()).map_err(|error| format!("{error:#}"));
+    let refused = rights.as_ref().copied().map_err(|error| format!("{error:#}"));
     let mut findings = vec![
         Finding {
             what: "network namespaces",

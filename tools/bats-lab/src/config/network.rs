@@ -206,7 +206,7 @@ fn listed(
     nodes: u32,
     kind: &Spanned<TopologyType>,
     base: Link,
-) -> Result<(Vec<(u32, u32)>, Vec<Link>), Fault> {
+) -> Result<Built, Fault> {
     if topology.links.is_empty() {
         return Err(source.wrong(kind, "a mesh needs `links` or `json_description`"));
     }
@@ -237,6 +237,9 @@ fn listed(
     Ok((edges, links))
 }
 
+/// The ends of the links, and what each does.
+type Built = (Vec<(u32, u32)>, Vec<Link>);
+type Shapes = Vec<Built>;
 type Setter = fn(&mut Link, f64) -> Result<(), String>;
 
 fn loss(link: &mut Link, percent: f64) -> Result<(), String> {
@@ -355,7 +358,7 @@ fn matrices(
     given: &NameOr<Matrices>,
     nodes: u32,
     kind: TopologyType,
-) -> Result<(Vec<(u32, u32)>, Vec<Link>), Fault> {
+) -> Result<Built, Fault> {
     let (file, matrices) = match given {
         NameOr::Inline(matrices) => (source.clone(), (**matrices).clone()),
         NameOr::Name(name) => {
@@ -424,8 +427,6 @@ fn matrices(
 fn fault_of(file: &Source, text: &str) -> Fault {
     file.fault(serde_saphyr::Location::UNKNOWN, text)
 }
-
-type Shapes = Vec<(Vec<(u32, u32)>, Vec<Link>)>;
 
 /// Every combination of the matrix's values, for every shape.
 fn multiply(source: &Source, matrix: &MatrixSpec, mut shapes: Shapes) -> Result<Shapes, Fault> {

@@ -91,16 +91,21 @@ impl Look<'_> {
     }
 
     fn emulator(&self) -> Seen {
-        let slowest = self
-            .path
+        let on_the_way = self.path.iter().filter_map(|&(index, forward)| {
+            let link = self.lab.links.get(index)?;
+            let rate = if forward { link.forward.rate } else { link.backward.rate };
+            // No limit of rate is no bottleneck.
+            Some((if rate == 0 { u64::MAX } else { rate }, index, forward))
+        });
+        let on_the_way: Vec<(u64, usize, bool)> = on_the_way.collect();
+        let Some(rate) = on_the_way.iter().map(|link| link.0).min() else { return Seen::default() };
+        // Several may be the slowest: the queue is before the one that others share.
+        let slowest: Vec<(usize, bool)> = on_the_way
             .iter()
-            .filter_map(|&(index, forward)| {
-                let link = self.lab.links.get(index)?;
-                let direction = if forward { link.forward } else { link.backward };
-                Some((direction.rate, index, forward))
-            })
-            .min_by_key(|slow| if slow.0 == 0 { u64::MAX } else { slow.0 });
-        let Some((rate, index, forward)) = slowest else { return Seen::default() };
+            .filter(|link| link.0 == rate)
+            .map(|&(_, index, forward)| (index, forward))
+            .collect();
+        let rate = if rate == u64::MAX { 0 } else { rate };
         let last = self.path.last().copied();
         let (mut queue, mut drops) = (Vec::new(), Vec::new());
         let (mut passed, mut told) = (None::<u64>, Instant::now());
@@ -109,16 +114,17 @@ impl Look<'_> {
             let of = |index: usize, forward: bool| {
                 hops.get(index).map(|hop| if forward { &hop.forward } else { &hop.backward })
             };
-            let Some(direction) = of(index, forward) else { return };
-            queue.push((at, direction.queued as f64 / 1e3));
-            drops.push((at, direction.queue_drops as f64));
+            let all = || slowest.iter().filter_map(|&(index, forward)| of(index, forward));
+            let queued = all().map(|direction| direction.queued).max().unwrap_or(0) as f64 / 1e3;
+            queue.push((at, queued));
+            drops.push((at, all().map(|direction| direction.queue_drops).sum::<u64>() as f64));
             if let Some(out) = last.and_then(|(index, forward)| of(index, forward)) {
                 let elapsed = told.elapsed();
                 if elapsed >= Duration::from_millis(500) {
                     if let Some(before) = passed {
                         let rate = out.bytes_out.saturating_sub(before) as f64 * 8e-6
                             / elapsed.as_secs_f64();
-                        self.progress.sample(self.what, at, rate, direction.queued as f64 / 1e3);
+                        self.progress.sample(self.what, at, rate, queued);
                     }
                     (passed, told) = (Some(out.bytes_out), Instant::now());
                 } else if passed.is_none() {
@@ -130,7 +136,7 @@ impl Look<'_> {
         let drops = drops.into_iter().map(|(at, count)| (at, count - base)).collect();
         let series = |name: &str, unit: &str, points| Series {
             name: name.to_owned(),
-            of: format!("link {}", index + 1),
+            of: "slowest link".to_owned(),
             unit: unit.to_owned(),
             points,
         };

@@ -14,11 +14,7 @@ use crate::protocol::reading::Reading;
 use crate::result::figures::set;
 
 /// The programs, and the keys and files that they need.
-pub(super) fn job(
-    protocol: &Protocol,
-    place: &Place<'_>,
-    megabytes: u32,
-) -> Result<Job> {
+pub(super) fn job(protocol: &Protocol, place: &Place<'_>, megabytes: u32) -> Result<Job> {
     if !place.is_local {
         bail!("scp is for hosts in namespaces: it compares the file with its copy");
     }

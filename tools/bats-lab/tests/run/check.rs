@@ -185,8 +185,10 @@ fn cases_are_listed_and_shown() {
 
 #[test]
 fn the_guides_example_is_right() {
-    let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lab.md")).unwrap();
-    let example = guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let guide =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lab.md")).unwrap();
+    let example =
+        guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let case = Case::new(example);
     let output = run(&["check", &case.file()]);
     assert!(output.status.success(), "{}", error_of(&output));

@@ -104,7 +104,7 @@ tests:
     execution_mode: parallel
     test_tools: { iperf: { interval: 0.5, interval_num: 8, client_host: 0, server_host: 4 } }
     competition_flows:
-      - { flow_type: tcp-bbr, client_host: 1, server_host: 5, delay: 1, duration: 3 }
+      - { flow_type: tcp-reno, client_host: 1, server_host: 5, delay: 1, duration: 3 }
     events: [{ at: 2, link: 3, set: { rate: 10M } }]
     verify: false
 ",
@@ -126,7 +126,7 @@ tests:
         assert_eq!(beside["points"][0][1], 0.0);
         assert!(beside["points"].as_array().unwrap().len() > 2);
         let state = one["series"].as_array().unwrap().iter().find(|series| {
-            series["name"] == "cwnd" && series["of"].as_str().unwrap().contains("BBR")
+            series["name"] == "cwnd" && series["of"].as_str().unwrap().contains("RENO")
         });
         assert!(state.is_some(), "{protocol}: the other flow's window is not there");
     }

@@ -1,5 +1,7 @@
 //! `batslab run` and what belongs to it, by the real binary.
 
+#![allow(clippy::disallowed_methods, reason = "tests of real time wait for real things")]
+
 mod check;
 mod local;
 mod remote;
