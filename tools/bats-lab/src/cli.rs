@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::config::model::BackendName;
+use crate::protocol::echo::Carrier;
 use crate::settings::{Changes, Loss, Queue};
 use crate::units::{self, Both};
 
@@ -18,6 +20,16 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run the tests of a file or a shipped case, and write a folder of results
+    Run(RunOptions),
+    /// Say whether a test file is right, and what it would run
+    Check(CheckOptions),
+    /// List the shipped cases, or print one
+    Cases(CasesOptions),
+    /// Show two runs side by side
+    Compare(CompareOptions),
+    /// Show past runs, start cases and follow them in a web page
+    Serve(ServeOptions),
     /// Show BRTP beside TCP over a lossy, long link, with a report
     Demo(DemoOptions),
     /// Run BRTP over the same links in the lab and in the simulator, and show how they agree
@@ -42,6 +54,154 @@ pub(crate) enum Command {
     TcpSink(TcpSinkOptions),
     #[command(name = "__tcp-source", hide = true)]
     TcpSource(TcpSourceOptions),
+    #[command(name = "__udp-sink", hide = true)]
+    UdpSink(TcpSinkOptions),
+    #[command(name = "__udp-source", hide = true)]
+    UdpSource(UdpSourceOptions),
+    #[command(name = "__quic-sink", hide = true)]
+    QuicSink(TcpSinkOptions),
+    #[command(name = "__quic-source", hide = true)]
+    QuicSource(TcpSourceOptions),
+    #[command(name = "__echo", hide = true)]
+    Echo(EchoOptions),
+    #[command(name = "__rtt", hide = true)]
+    Rtt(RttOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunOptions {
+    /// A test file, FILE:TEST, or case:NAME
+    pub(crate) file: String,
+    /// Where it runs; without it what the test says, or netns
+    #[arg(long)]
+    pub(crate) backend: Option<BackendName>,
+    /// Only the test of this name
+    #[arg(long, value_name = "TEST")]
+    pub(crate) only: Option<String>,
+    /// Folder of the results; without it a new one below `results`
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Say what would be run
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Testbed of the file, for the backend ssh
+    #[arg(long, value_name = "NAME")]
+    pub(crate) testbed: Option<String>,
+    /// Leave out the check of the emulator itself
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+    /// Print nothing on the way
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckOptions {
+    /// A test file, FILE:TEST, or case:NAME
+    #[arg(required_unless_present = "schema")]
+    pub(crate) file: Option<String>,
+    /// Print the JSON schema of test files, or of results
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, default_missing_value = "test-file")]
+    pub(crate) schema: Option<Schema>,
+}
+
+/// Which schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Schema {
+    /// Of test files
+    TestFile,
+    /// Of result.json
+    Result,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CasesOptions {
+    /// Print the file of this case
+    #[arg(long, value_name = "NAME")]
+    pub(crate) show: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompareOptions {
+    /// A run's folder or result.json
+    pub(crate) a: PathBuf,
+    /// Another run's
+    pub(crate) b: PathBuf,
+    /// Write the comparison as a page, too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeOptions {
+    /// Address and port to listen on; other than loopback needs --token
+    #[arg(long, default_value = "127.0.0.1:8042")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// Folder of the runs
+    #[arg(long, default_value = "results")]
+    pub(crate) results: PathBuf,
+    /// What a client has to know, 16 letters or more; also from the environment: BATSLAB_TOKEN
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UdpSourceOptions {
+    /// Address of the sink
+    #[arg(long)]
+    pub(crate) to: std::net::SocketAddr,
+    /// Seconds to send
+    #[arg(long)]
+    pub(crate) seconds: u64,
+    /// Rate of payload
+    #[arg(long)]
+    pub(crate) mbps: f64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EchoOptions {
+    /// What carries the messages
+    #[arg(long)]
+    pub(crate) carrier: Carrier,
+    /// Port to listen on
+    #[arg(long)]
+    pub(crate) port: u16,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RttOptions {
+    /// What carries the messages
+    #[arg(long)]
+    pub(crate) carrier: Carrier,
+    /// Address of the echo
+    #[arg(long)]
+    pub(crate) to: std::net::SocketAddr,
+    /// Messages
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) count: u64,
+    /// Octets of a message
+    #[arg(long)]
+    pub(crate) size: usize,
+    /// Seconds between them
+    #[arg(long, value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Measure the first message of so many connections
+    #[arg(long)]
+    pub(crate) first: Option<u32>,
+    /// Congestion control
+    #[arg(long)]
+    pub(crate) congestion: Option<String>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
 /// What a link does. `X/Y` gives the two directions different values.

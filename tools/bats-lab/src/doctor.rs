@@ -8,6 +8,7 @@ use anyhow::Result;
 use nix::sched::{CloneFlags, unshare};
 use serde::Serialize;
 
+use crate::backend::doctor;
 use crate::state::Home;
 use crate::text;
 
@@ -25,7 +26,8 @@ struct Finding {
 pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
     // Before any thread is there: the rights themselves are one of the findings.
     let rights = crate::lab::obtain_rights(home);
-    let findings = [
+    let refused = rights.as_ref().copied().map_err(|error| format!("{error:#}"));
+    let mut findings = vec![
         Finding {
             what: "network namespaces",
             found: match &rights {
@@ -44,6 +46,13 @@ pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
         limit("input queue (net.core.netdev_max_backlog)", "netdev_max_backlog", 1000),
         iperf3(),
     ];
+    let others = doctor::backends(&refused).into_iter().chain(doctor::programs());
+    findings.extend(others.map(|other| Finding {
+        what: other.what,
+        found: other.found,
+        good: other.good,
+        needed: false,
+    }));
     if as_json {
         outln!("{}", serde_json::to_string_pretty(&findings)?);
     } else {
@@ -53,6 +62,7 @@ pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
                 let verdict = match (finding.good, finding.needed) {
                     (true, _) => "ok",
                     (false, true) => "MISSING",
+                    (false, false) if finding.what.starts_with("backend") => "not here",
                     (false, false) => "could be better",
                 };
                 [finding.what, finding.found.as_str(), verdict]

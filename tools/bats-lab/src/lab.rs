@@ -17,16 +17,27 @@ use crate::namespace::private_mounts;
 use crate::process::{Guarded, Process};
 use crate::settings::Link;
 use crate::state::{Home, Lab};
-use crate::topology;
+use crate::topology::{self, Shape};
 
 /// What a lab shall be.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) name: String,
-    pub(crate) hops: u32,
+    pub(crate) shape: Shape,
     pub(crate) mtu: u32,
     pub(crate) seed: Option<u64>,
-    pub(crate) link: Link,
+    /// What each link does.
+    pub(crate) links: Vec<Link>,
+    /// Whether an emulator of this program carries the frames.
+    pub(crate) is_emulated: bool,
+}
+
+impl Plan {
+    /// A chain of equal links.
+    pub(crate) fn chain(name: String, hops: u32, link: Link) -> Self {
+        let links = vec![link; hops as usize];
+        Self { name, shape: Shape::chain(hops), mtu: 1500, seed: None, links, is_emulated: true }
+    }
 }
 
 /// Gets the rights that a lab needs: root has them, others get them in a user namespace. To be
@@ -68,7 +79,7 @@ impl OwnLab {
     /// Builds a lab that lives as long as this process.
     pub(crate) fn build(home: &Home, plan: &Plan) -> Result<Self> {
         let (lab, emulator) = build(home, plan, true)?;
-        Ok(Self { home: home.clone(), lab, emulator: Some(emulator) })
+        Ok(Self { home: home.clone(), lab, emulator })
     }
 }
 
@@ -91,21 +102,22 @@ pub(crate) fn up(home: &Home, plan: &Plan) -> Result<Lab> {
     Ok(lab)
 }
 
-fn build(home: &Home, plan: &Plan, tied: bool) -> Result<(Lab, Guarded)> {
+fn build(home: &Home, plan: &Plan, tied: bool) -> Result<(Lab, Option<Guarded>)> {
     home.sweep();
     let mut lab = Lab {
         name: plan.name.clone(),
-        hops: plan.hops,
+        shape: plan.shape.clone(),
         mtu: plan.mtu,
         seed: plan.seed.unwrap_or_else(random_seed),
-        link: plan.link,
+        links: plan.links.clone(),
+        is_emulated: plan.is_emulated,
         builder: Process::own().context("cannot read /proc/self/stat")?,
         emulator: None,
         unprivileged: home.is_unprivileged(),
     };
     let namespaces = home.namespaces(&lab.name);
     home.claim(&lab)?;
-    let taken = topology::namespaces(&lab.name, lab.hops)
+    let taken = topology::namespaces(&lab.name, &lab.shape)
         .into_iter()
         .find(|namespace| namespaces.exists(namespace));
     if let Some(taken) = taken {
@@ -113,14 +125,15 @@ fn build(home: &Home, plan: &Plan, tied: bool) -> Result<(Lab, Guarded)> {
         let _ = fs::remove_dir_all(home.directory(&lab.name));
         bail!("there is a namespace {taken} that is not of a lab; choose another --name");
     }
-    let built = topology::build(home, &lab)
-        .and_then(|()| interrupt::check())
-        .and_then(|()| emulator::start(home, &lab, tied))
-        .and_then(|mut child| {
-            lab.emulator = Some(emulator::process(&mut child)?);
-            home.save(&lab)?;
-            Ok(child)
-        });
+    let built = topology::build(home, &lab).and_then(|()| interrupt::check()).and_then(|()| {
+        if !lab.is_emulated {
+            return Ok(None);
+        }
+        let mut child = emulator::start(home, &lab, tied)?;
+        lab.emulator = Some(emulator::process(&mut child)?);
+        home.save(&lab)?;
+        Ok(Some(child))
+    });
     match built {
         Ok(child) => Ok((lab, child)),
         Err(error) => {
@@ -156,7 +169,7 @@ pub(crate) fn exec(home: &Home, name: &str, host: &str, command: &[String]) -> R
 
 /// Fails if a lab has no such host.
 pub(crate) fn check_host(lab: &Lab, host: &str) -> Result<()> {
-    let hosts = topology::hosts(lab.hops);
+    let hosts = &lab.shape.hosts;
     if !hosts.iter().any(|known| known == host) {
         bail!("the lab `{}` has no host `{host}`; it has {}", lab.name, hosts.join(", "));
     }

@@ -23,7 +23,10 @@ macro_rules! outln {
     }};
 }
 
+mod backend;
 mod cli;
+mod compare;
+mod config;
 mod demo;
 mod doctor;
 mod emulator;
@@ -31,12 +34,19 @@ mod interrupt;
 mod lab;
 mod namespace;
 mod netlink;
+mod plan;
 mod probe;
 mod process;
 mod processors;
+mod protocol;
+mod report;
+mod result;
+mod run;
+mod serve;
 mod settings;
 mod state;
 mod text;
+mod tool;
 mod topology;
 mod units;
 mod verify;
@@ -88,6 +98,11 @@ fn run(command: Command) -> Result<ExitCode> {
             }
         }
         Command::Verify(options) => return verify(&home, &options),
+        Command::Run(options) => return run::run(&home, &options),
+        Command::Check(options) => check(&options)?,
+        Command::Cases(options) => cases(&options)?,
+        Command::Compare(options) => compare::run(&options)?,
+        Command::Serve(options) => serve::run(&options)?,
         Command::Demo(options) => return demo::run(&home, &options),
         Command::Witness(options) => return demo::witnesses::run(&home, &options),
         Command::Doctor(options) => return doctor::run(&home, options.json),
@@ -100,8 +115,60 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::TcpSource(options) => {
             demo::load::source(options.to, options.seconds, &options.congestion)?;
         }
+        Command::UdpSink(options) => protocol::udp_load::sink(options.port)?,
+        Command::UdpSource(options) => {
+            protocol::udp_load::source(options.to, options.seconds, options.mbps)?;
+        }
+        Command::QuicSink(options) => protocol::quic::sink(options.port)?,
+        Command::QuicSource(options) => {
+            protocol::quic::source(options.to, options.seconds, &options.congestion)?;
+        }
+        Command::Echo(options) => protocol::echo::serve(options.carrier, options.port)?,
+        Command::Rtt(options) => protocol::echo::measure(&protocol::echo::Question {
+            carrier: options.carrier,
+            to: options.to,
+            plan: protocol::echo::Schedule {
+                count: options.count,
+                size: options.size,
+                interval: options.interval,
+            },
+            first: options.first,
+            congestion: options.congestion,
+        })?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn check(options: &cli::CheckOptions) -> Result<()> {
+    if let Some(schema) = options.schema {
+        let schema = match schema {
+            cli::Schema::TestFile => config::schema::of_test_files(),
+            cli::Schema::Result => result::schema(),
+        };
+        outln!("{}", serde_json::to_string_pretty(&schema)?);
+    }
+    if let Some(file) = &options.file {
+        let suite = config::load::suite(file, None)?;
+        out!("{}", plan::describe(&suite, None, false));
+        outln!("{file}: all is right");
+    }
+    Ok(())
+}
+
+fn cases(options: &cli::CasesOptions) -> Result<()> {
+    if let Some(name) = &options.show {
+        out!("{}", config::shipped::case(name)?.text());
+        return Ok(());
+    }
+    for name in config::shipped::cases() {
+        let suite = config::load::suite(&format!("case:{name}"), None)?;
+        let seconds = plan::time(suite.seconds());
+        outln!("case:{name} (about {seconds})");
+        for case in &suite.cases {
+            outln!("    {}: {}", case.name, case.description.trim());
+        }
+    }
+    Ok(())
 }
 
 /// The link that was asked for.
@@ -115,11 +182,9 @@ fn up(home: &Home, options: &UpOptions) -> Result<()> {
     lab::obtain_rights(home)?;
     interrupt::watch()?;
     let plan = Plan {
-        name: options.name.clone(),
-        hops: options.hops,
         mtu: options.mtu,
         seed: options.seed,
-        link: link(&options.link),
+        ..Plan::chain(options.name.clone(), options.hops, link(&options.link))
     };
     let lab = lab::up(home, &plan)?;
     if options.json {
@@ -133,33 +198,37 @@ fn up(home: &Home, options: &UpOptions) -> Result<()> {
 
 /// The lab in one word per line.
 fn summary(lab: &Lab) -> String {
-    let hosts = topology::hosts(lab.hops);
+    let hosts = &lab.shape.hosts;
     let mut text = format!("lab {}: {}\n", lab.name, hosts.join(" - "));
     for (index, host) in hosts.iter().enumerate() {
-        let address = topology::address_of(index as u32, lab.hops);
+        let address = lab.shape.address_of(index as u32);
         text.push_str(&format!(
             "  {host}: {address}, namespace {}\n",
-            topology::namespace(&lab.name, host)
+            topology::namespace(&lab.name, host),
         ));
     }
-    if lab.link.forward == lab.link.backward {
-        text.push_str(&format!("  each link, each way: {}\n", lab.link.forward));
-    } else {
-        text.push_str(&format!("  each link, towards b: {}\n", lab.link.forward));
-        text.push_str(&format!("  each link, towards a: {}\n", lab.link.backward));
+    if let Some(link) = lab.links.first() {
+        if link.forward == link.backward {
+            text.push_str(&format!("  each link, each way: {}\n", link.forward));
+        } else {
+            text.push_str(&format!("  each link, towards b: {}\n", link.forward));
+            text.push_str(&format!("  each link, towards a: {}\n", link.backward));
+        }
     }
     text
 }
 
 fn described(home: &Home, lab: &Lab) -> Result<serde_json::Value> {
-    let hosts: Vec<_> = topology::hosts(lab.hops)
-        .into_iter()
+    let hosts: Vec<_> = lab
+        .shape
+        .hosts
+        .iter()
         .enumerate()
         .map(|(index, host)| {
             json!({
                 "name": host,
-                "namespace": topology::namespace(&lab.name, &host),
-                "address": topology::address_of(index as u32, lab.hops),
+                "namespace": topology::namespace(&lab.name, host),
+                "address": lab.shape.address_of(index as u32),
             })
         })
         .collect();
@@ -234,10 +303,10 @@ fn set(home: &Home, options: &SetOptions) -> Result<()> {
         bail!("nothing to change: say for example --loss 5%");
     }
     let hops = lab::report(home, &lab)?;
-    let chosen = options.hop.map_or(1..=lab.hops, |hop| hop..=hop);
+    let chosen = options.hop.map_or(1..=lab.shape.hops(), |hop| hop..=hop);
     for hop in chosen {
         let Some(report) = hops.get(hop as usize - 1) else {
-            bail!("the lab `{}` has no link {hop}; it has {}", lab.name, lab.hops);
+            bail!("the lab `{}` has no link {hop}; it has {}", lab.name, lab.shape.hops());
         };
         let mut link = report.link;
         changes.apply(&mut link);
@@ -261,13 +330,8 @@ fn verify(home: &Home, options: &VerifyOptions) -> Result<ExitCode> {
     } else {
         lab::obtain_rights(home)?;
         interrupt::watch()?;
-        let plan = Plan {
-            name: format!("verify-{}", std::process::id()),
-            hops: options.hops,
-            mtu: 1500,
-            seed: None,
-            link: link(&options.link),
-        };
+        let name = format!("verify-{}", std::process::id());
+        let plan = Plan::chain(name, options.hops, link(&options.link));
         let own = OwnLab::build(home, &plan)?;
         if !options.json {
             out!("{}", summary(&own.lab));

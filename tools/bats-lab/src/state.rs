@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::namespace::Namespaces;
 use crate::process::Process;
 use crate::settings::Link;
-use crate::topology;
+use crate::topology::{self, Shape};
 
 /// A lab as its file tells it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,13 +21,15 @@ pub(crate) struct Lab {
     /// Its name.
     pub(crate) name: String,
     /// Links in a row.
-    pub(crate) hops: u32,
+    pub(crate) shape: Shape,
     /// Largest IP packet.
     pub(crate) mtu: u32,
     /// Seed of losses and jitter.
     pub(crate) seed: u64,
     /// The links as they were asked for first.
-    pub(crate) link: Link,
+    pub(crate) links: Vec<Link>,
+    /// Whether an emulator of this program carries the frames.
+    pub(crate) is_emulated: bool,
     /// Who builds it.
     pub(crate) builder: Process,
     /// Who carries its frames.
@@ -194,19 +196,22 @@ impl Home {
 
     /// Ends the emulator of the lab `name` and takes away all that belongs to it.
     pub(crate) fn remove(&self, name: &str) {
-        let hops = match self.load(name) {
+        let shapes = match self.load(name) {
             Ok(lab) => {
                 if let Some(emulator) =
                     lab.emulator.filter(|process| process.pid != std::process::id())
                 {
                     emulator.end();
                 }
-                lab.hops
+                vec![lab.shape]
             }
-            Err(_) => topology::MOST_HOPS,
+            Err(_) => {
+                let most = topology::MOST_HOPS;
+                vec![Shape::chain(most), Shape::mesh(most + 1, Vec::new())]
+            }
         };
         let namespaces = self.namespaces(name);
-        for namespace in topology::namespaces(name, hops) {
+        for namespace in shapes.iter().flat_map(|shape| topology::namespaces(name, shape)) {
             namespaces.delete(&namespace);
         }
         let _ = fs::remove_dir_all(self.directory(name));
@@ -245,10 +250,11 @@ mod tests {
     fn lab(name: &str, builder: Process) -> Lab {
         Lab {
             name: name.to_owned(),
-            hops: 1,
+            shape: Shape::chain(1),
             mtu: 1500,
             seed: 7,
-            link: Link::default(),
+            links: vec![Link::default()],
+            is_emulated: true,
             builder,
             emulator: None,
             unprivileged: true,

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
 use crate::namespace::{Namespaces, private_mounts};
 use crate::netlink::{self, Socket, VethEnd};
@@ -27,12 +28,101 @@ pub(crate) enum End {
     Right,
 }
 
-/// The hosts in a row: `a`, the relays, `b`.
-pub(crate) fn hosts(hops: u32) -> Vec<String> {
-    let mut hosts = vec!["a".to_owned()];
-    hosts.extend((1..hops).map(|number| format!("r{number}")));
-    hosts.push("b".to_owned());
-    hosts
+/// Hosts, and which of them are joined by links.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Shape {
+    /// Their names.
+    pub(crate) hosts: Vec<String>,
+    /// The hosts at the left and the right end of each link.
+    pub(crate) edges: Vec<(u32, u32)>,
+}
+
+impl Shape {
+    /// Hosts in a row: `a`, the relays `r1`, `r2`, ..., `b`.
+    pub(crate) fn chain(hops: u32) -> Self {
+        let mut hosts = vec!["a".to_owned()];
+        hosts.extend((1..hops).map(|number| format!("r{number}")));
+        hosts.push("b".to_owned());
+        Self { hosts, edges: (0..hops).map(|hop| (hop, hop + 1)).collect() }
+    }
+
+    /// Hosts `h0`, `h1`, ..., joined by any links.
+    pub(crate) fn mesh(nodes: u32, edges: Vec<(u32, u32)>) -> Self {
+        Self { hosts: (0..nodes).map(|node| format!("h{node}")).collect(), edges }
+    }
+
+    /// How many links there are.
+    pub(crate) fn hops(&self) -> u32 {
+        self.edges.len() as u32
+    }
+
+    /// The link and the end of it by which the other hosts know a host: one to its right, if
+    /// there is one.
+    fn known_by(&self, host: u32) -> Option<(u32, End)> {
+        let at = |end: End| {
+            let found = self
+                .edges
+                .iter()
+                .position(|&(left, right)| host == if end == End::Left { left } else { right });
+            found.map(|index| (index as u32 + 1, end))
+        };
+        at(End::Left).or_else(|| at(End::Right))
+    }
+
+    /// The IPv4 address by which the other hosts know a host.
+    pub(crate) fn address_of(&self, host: u32) -> IpAddr {
+        let known = self.known_by(host);
+        known.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |(hop, end)| address(hop, end))
+    }
+
+    /// The same for IPv6.
+    fn address6_of(&self, host: u32) -> IpAddr {
+        let known = self.known_by(host);
+        known.map_or(IpAddr::V6(Ipv6Addr::LOCALHOST), |(hop, end)| address6(hop, end))
+    }
+
+    /// The name of the interface of a link at an end of it.
+    pub(crate) fn interface(&self, hop: u32, end: End) -> String {
+        let is_chain = self.hosts.first().is_some_and(|host| host == "a");
+        match end {
+            End::Left if is_chain => "right".to_owned(),
+            End::Right if is_chain => "left".to_owned(),
+            _ => format!("link{hop}"),
+        }
+    }
+}
+
+/// The links of the shortest way from a host to another: their numbers from 0, and whether they are
+/// taken from left to right.
+pub(crate) fn path(edges: &[(u32, u32)], from: u32, to: u32) -> Option<Vec<(usize, bool)>> {
+    let mut reached = std::collections::BTreeMap::from([(from, None)]);
+    let mut next = std::collections::VecDeque::from([from]);
+    while let Some(host) = next.pop_front() {
+        if host == to {
+            break;
+        }
+        for (index, &(left, right)) in edges.iter().enumerate() {
+            let (other, forward) = if left == host {
+                (right, true)
+            } else if right == host {
+                (left, false)
+            } else {
+                continue;
+            };
+            reached.entry(other).or_insert_with(|| {
+                next.push_back(other);
+                Some((host, index, forward))
+            });
+        }
+    }
+    let mut path = Vec::new();
+    let mut at = to;
+    while let Some((before, index, forward)) = *reached.get(&at)? {
+        path.push((index, forward));
+        at = before;
+    }
+    path.reverse();
+    Some(path)
 }
 
 /// The namespace of a host.
@@ -46,8 +136,8 @@ pub(crate) fn emulator_namespace(lab: &str) -> String {
 }
 
 /// All namespaces of a lab.
-pub(crate) fn namespaces(lab: &str, hops: u32) -> Vec<String> {
-    let hosts = hosts(hops).into_iter().map(|host| namespace(lab, &host));
+pub(crate) fn namespaces(lab: &str, shape: &Shape) -> Vec<String> {
+    let hosts = shape.hosts.iter().map(|host| namespace(lab, host));
     hosts.chain([emulator_namespace(lab)]).collect()
 }
 
@@ -70,12 +160,6 @@ pub(crate) fn address6(hop: u32, end: End) -> IpAddr {
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xba75, 0, hop as u16, 0, 0, 0, last))
 }
 
-/// The address by which the other hosts know a host: `b` by its last link, the others by the
-/// link to their right.
-pub(crate) fn address_of(index: u32, hops: u32) -> IpAddr {
-    if index == hops { address(hops, End::Right) } else { address(index + 1, End::Left) }
-}
-
 fn mac(hop: u32, end: End) -> [u8; 6] {
     // Locally administered.
     [0x02, 0xba, 0x75, 0x00, hop as u8, if end == End::Left { 1 } else { 2 }]
@@ -85,36 +169,44 @@ fn emulator_mac(hop: u32, end: End) -> [u8; 6] {
     [0x02, 0xba, 0x75, 0x01, hop as u8, if end == End::Left { 1 } else { 2 }]
 }
 
-/// Builds the namespaces of `lab` and joins each host with the emulator.
+/// Builds the namespaces of `lab` and joins each host with the emulator, or the hosts with each
+/// other if the lab has none.
 ///
 /// # Errors
 /// The kernel's, with what was being done. What was made so far stays: remove the lab.
 pub(crate) fn build(home: &Home, lab: &Lab) -> Result<()> {
     let namespaces = home.namespaces(&lab.name);
-    let hosts = hosts(lab.hops);
-    let emulator = emulator_namespace(&lab.name);
-    write_hosts_file(home, lab, &hosts)?;
-    namespaces.create(&emulator)?;
-    namespaces.within(&emulator, || {
-        // The emulator is a wire: it has no address and says nothing by itself.
-        set("net/ipv6/conf/all/disable_ipv6", "1");
-        set("net/ipv6/conf/default/disable_ipv6", "1");
-        Ok(())
-    })?;
-    for (index, host) in hosts.iter().enumerate() {
+    let shape = &lab.shape;
+    write_hosts_file(home, lab)?;
+    if lab.is_emulated {
+        let emulator = emulator_namespace(&lab.name);
+        namespaces.create(&emulator)?;
+        namespaces.within(&emulator, || {
+            // The emulator is a wire: it has no address and says nothing by itself.
+            set("net/ipv6/conf/all/disable_ipv6", "1");
+            set("net/ipv6/conf/default/disable_ipv6", "1");
+            Ok(())
+        })?;
+    }
+    for (index, host) in shape.hosts.iter().enumerate() {
         let name = namespace(&lab.name, host);
         namespaces.create(&name)?;
-        namespaces.within(&name, || prepare_host(index > 0 && index + 1 < hosts.len()))?;
+        let index = index as u32;
+        let links = shape.edges.iter().filter(|edge| edge.0 == index || edge.1 == index).count();
+        namespaces.within(&name, || prepare_host(links > 1))?;
     }
-    for hop in 1..=lab.hops {
-        for end in [End::Left, End::Right] {
-            join(&namespaces, lab, &hosts, hop, end)
-                .with_context(|| format!("cannot build link {hop}"))?;
-        }
+    for hop in 1..=shape.hops() {
+        let joined = if lab.is_emulated {
+            join(&namespaces, lab, hop, End::Left)
+                .and_then(|()| join(&namespaces, lab, hop, End::Right))
+        } else {
+            join_directly(&namespaces, lab, hop)
+        };
+        joined.with_context(|| format!("cannot build link {hop}"))?;
     }
-    for (index, host) in hosts.iter().enumerate() {
+    for (index, host) in shape.hosts.iter().enumerate() {
         namespaces
-            .within(&namespace(&lab.name, host), || add_routes(index as u32, lab.hops))
+            .within(&namespace(&lab.name, host), || add_routes(index as u32, shape))
             .with_context(|| format!("cannot set the routes of {host}"))?;
     }
     Ok(())
@@ -144,12 +236,17 @@ fn set(name: &str, value: &str) {
     let _ = fs::write(format!("/proc/sys/{name}"), value);
 }
 
-fn join(namespaces: &Namespaces, lab: &Lab, hosts: &[String], hop: u32, end: End) -> Result<()> {
-    let (index, interface, other) = match end {
-        End::Left => (hop - 1, "right", End::Right),
-        End::Right => (hop, "left", End::Left),
-    };
-    let host = namespace(&lab.name, &hosts[index as usize]);
+/// The namespace of the host at an end of a link.
+fn host_at(lab: &Lab, hop: u32, end: End) -> Result<String> {
+    let edge = lab.shape.edges.get(hop as usize - 1).context("there is no such link")?;
+    let index = if end == End::Left { edge.0 } else { edge.1 };
+    let host = lab.shape.hosts.get(index as usize).context("there is no such host")?;
+    Ok(namespace(&lab.name, host))
+}
+
+fn join(namespaces: &Namespaces, lab: &Lab, hop: u32, end: End) -> Result<()> {
+    let interface = &lab.shape.interface(hop, end);
+    let host = host_at(lab, hop, end)?;
     let emulator = emulator_namespace(&lab.name);
     let (host_file, emulator_file) = (namespaces.open(&host)?, namespaces.open(&emulator)?);
     let wire = emulator_interface(hop, end);
@@ -163,7 +260,34 @@ fn join(namespaces: &Namespaces, lab: &Lab, hosts: &[String], hop: u32, end: End
         netlink::switch_offloads_off(&wire).context("cannot switch offloads off")?;
         Ok(netlink::set_up(&mut socket, &wire)?)
     })?;
-    namespaces.within(&host, || {
+    namespaces.within(&host, || configure(interface, hop, end))
+}
+
+/// Joins two hosts without an emulator between them.
+fn join_directly(namespaces: &Namespaces, lab: &Lab, hop: u32) -> Result<()> {
+    let ends = [End::Left, End::Right];
+    let names = ends.map(|end| lab.shape.interface(hop, end));
+    let hosts = [host_at(lab, hop, End::Left)?, host_at(lab, hop, End::Right)?];
+    let files = [namespaces.open(&hosts[0])?, namespaces.open(&hosts[1])?];
+    namespaces.within(&hosts[0], || {
+        let mut socket = Socket::route()?;
+        let [near, far] = [0, 1].map(|index| VethEnd {
+            name: &names[index],
+            mac: mac(hop, ends[index]),
+            namespace: files[index].as_fd(),
+        });
+        netlink::create_veth(&mut socket, &near, &far, lab.mtu).context("cannot make a veth pair")
+    })?;
+    for (index, end) in ends.into_iter().enumerate() {
+        namespaces.within(&hosts[index], || configure(&names[index], hop, end))?;
+    }
+    Ok(())
+}
+
+/// Sets the host's end of a link up: offloads, addresses, neighbour.
+fn configure(interface: &str, hop: u32, end: End) -> Result<()> {
+    let other = if end == End::Left { End::Right } else { End::Left };
+    {
         netlink::switch_offloads_off(interface).context("cannot switch offloads off")?;
         let mut socket = Socket::route()?;
         netlink::set_up(&mut socket, interface)?;
@@ -177,8 +301,8 @@ fn join(namespaces: &Namespaces, lab: &Lab, hosts: &[String], hop: u32, end: End
         // Without this the receiving host's input would run inside the emulator's send call.
         // Where it cannot be had the lab works, with a wire that stalls under load.
         let _ = steer_input(interface);
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Lets the input of an interface run on the processors that the emulator does not use.
@@ -188,16 +312,17 @@ fn steer_input(interface: &str) -> io::Result<()> {
     fs::write(format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus"), mask)
 }
 
-fn add_routes(index: u32, hops: u32) -> Result<()> {
+fn add_routes(host: u32, shape: &Shape) -> Result<()> {
     let mut socket = Socket::route()?;
-    for hop in 1..=hops {
-        let (gateway, gateway6) = if hop < index {
-            (address(index, End::Left), address6(index, End::Left))
-        } else if hop > index + 1 {
-            (address(index + 1, End::Right), address6(index + 1, End::Right))
-        } else {
+    for (hop, &(left, right)) in (1..).zip(&shape.edges) {
+        if left == host || right == host {
             continue;
-        };
+        }
+        let ways = [left, right].into_iter().filter_map(|end| path(&shape.edges, host, end));
+        let Some(way) = ways.min_by_key(Vec::len) else { continue };
+        let Some(&(first, forward)) = way.first() else { continue };
+        let (near, end) = (first as u32 + 1, if forward { End::Right } else { End::Left });
+        let (gateway, gateway6) = (address(near, end), address6(near, end));
         let network = IpAddr::V4(Ipv4Addr::new(10, 77, hop as u8, 0));
         netlink::add_route(&mut socket, network, 24, gateway)?;
         let network6 = IpAddr::V6(Ipv6Addr::new(0xfd00, 0xba75, 0, hop as u16, 0, 0, 0, 0));
@@ -207,16 +332,11 @@ fn add_routes(index: u32, hops: u32) -> Result<()> {
     Ok(())
 }
 
-fn write_hosts_file(home: &Home, lab: &Lab, hosts: &[String]) -> Result<()> {
+fn write_hosts_file(home: &Home, lab: &Lab) -> Result<()> {
     let mut text = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
-    for (index, host) in hosts.iter().enumerate() {
-        let index = index as u32;
-        let address6 = if index == lab.hops {
-            address6(lab.hops, End::Right)
-        } else {
-            address6(index + 1, End::Left)
-        };
-        text.push_str(&format!("{} {host}\n{address6} {host}\n", address_of(index, lab.hops)));
+    for (index, host) in (0..).zip(&lab.shape.hosts) {
+        let (four, six) = (lab.shape.address_of(index), lab.shape.address6_of(index));
+        text.push_str(&format!("{four} {host}\n{six} {host}\n"));
     }
     let path = home.hosts_file(&lab.name);
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
@@ -228,9 +348,9 @@ mod tests {
 
     #[test]
     fn a_chain_has_relays_between_its_ends() {
-        assert_eq!(hosts(1), ["a", "b"]);
-        assert_eq!(hosts(3), ["a", "r1", "r2", "b"]);
-        assert_eq!(namespaces("x", 1), ["x-a", "x-b", "x-emulator"]);
+        assert_eq!(Shape::chain(1).hosts, ["a", "b"]);
+        assert_eq!(Shape::chain(3).hosts, ["a", "r1", "r2", "b"]);
+        assert_eq!(namespaces("x", &Shape::chain(1)), ["x-a", "x-b", "x-emulator"]);
     }
 
     #[test]
@@ -246,8 +366,19 @@ mod tests {
         seen.sort();
         seen.dedup();
         assert_eq!(seen.len(), count);
-        assert_eq!(address_of(0, 3).to_string(), "10.77.1.1");
-        assert_eq!(address_of(1, 3).to_string(), "10.77.2.1");
-        assert_eq!(address_of(3, 3).to_string(), "10.77.3.2");
+        let chain = Shape::chain(3);
+        assert_eq!(chain.address_of(0).to_string(), "10.77.1.1");
+        assert_eq!(chain.address_of(1).to_string(), "10.77.2.1");
+        assert_eq!(chain.address_of(3).to_string(), "10.77.3.2");
+    }
+
+    #[test]
+    fn ways_are_the_shortest() {
+        // A square with a diagonal, and a tail.
+        let edges = [(0, 1), (1, 2), (2, 3), (0, 3), (3, 4)];
+        assert_eq!(path(&edges, 0, 4), Some(vec![(3, true), (4, true)]));
+        assert_eq!(path(&edges, 4, 2), Some(vec![(4, false), (2, false)]));
+        assert_eq!(path(&edges, 1, 1), Some(vec![]));
+        assert_eq!(path(&edges, 0, 9), None);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use serde::Serialize;
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
 use crate::emulator::report::{DirectionReport, HopReport, Request};
 use crate::emulator::{self};
@@ -11,7 +11,7 @@ use crate::lab;
 use crate::probe::{BlastPlan, BlastResult, PingResult, blast, ping};
 use crate::settings::Direction;
 use crate::state::{Home, Lab};
-use crate::topology::{self, End};
+use crate::topology;
 use crate::units::{megabits, rate_text};
 
 /// Offered where there is no limit of rate.
@@ -22,7 +22,7 @@ const RATE_TOLERANCE: f64 = 0.02;
 const DEVIATIONS: f64 = 4.5;
 
 /// One line of the table.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     /// What was measured.
     pub(crate) what: String,
@@ -50,25 +50,29 @@ pub(crate) fn measure(
     let limit = Duration::from_secs(seconds);
     let socket = home.control_socket(&lab.name);
     let start = emulator::control::report(&socket)?;
+    let last = lab.shape.hosts.len() as u32 - 1;
+    let way = topology::path(&lab.shape.edges, 0, last)
+        .context("there is no way from the first host to the last")?;
     let mut rows = Vec::new();
     progress("round-trip times of small packets");
-    rows.push(delay(home, lab, &start)?);
+    let passed: Vec<HopReport> =
+        way.iter().filter_map(|&(index, _)| start.get(index).cloned()).collect();
+    rows.push(delay(home, lab, &passed)?);
     emulator::control::ask(&socket, &Request::ResetLateness)?;
     for forward in [true, false] {
         let name = if forward { "a to b" } else { "b to a" };
         let packets = if forward { packets } else { (packets / 4).max(1_000) };
-        let path: Vec<Direction> = start
+        let path: Vec<Direction> = way
             .iter()
-            .map(|hop| if forward { hop.link.forward } else { hop.link.backward })
+            .filter_map(|&(index, onward)| {
+                let link = &start.get(index)?.link;
+                Some(if onward == forward { link.forward } else { link.backward })
+            })
             .collect();
         let rate = path.iter().map(|hop| hop.rate).filter(|&rate| rate > 0).min();
         let plan = plan(home, lab, &start, forward);
         let (namespaces, from, to) = plan;
-        let address = if forward {
-            topology::address(lab.hops, End::Right)
-        } else {
-            topology::address(1, End::Left)
-        };
+        let address = lab.shape.address_of(if forward { last } else { 0 });
         let blast_plan = BlastPlan {
             namespaces: &namespaces,
             from,
@@ -81,14 +85,14 @@ pub(crate) fn measure(
             patience: patience(&start),
         };
         progress(&format!("{packets} packets {name} at nine tenths of the rate"));
-        let before = totals(&emulator::control::report(&socket)?, forward);
+        let before = totals(&emulator::control::report(&socket)?, &way, forward);
         let began = (Instant::now(), processor_time(lab));
         let result = blast(&blast_plan)?;
         let cores = (processor_time(lab).saturating_sub(began.1)).as_secs_f64()
             / result.sending.as_secs_f64().max(1e-9);
         debug_assert!(began.0.elapsed() >= result.sending);
         let after = emulator::control::report(&socket)?;
-        let moved = totals(&after, forward);
+        let moved = totals(&after, &way, forward);
         rows.push(loss(name, &path, &result, moved.queue_drops - before.queue_drops));
         rows.push(Row {
             what: format!("dropped by the emulator, {name}"),
@@ -140,8 +144,9 @@ pub(crate) fn measure(
 type Hosts = (crate::namespace::Namespaces, String, String);
 
 fn plan(home: &Home, lab: &Lab, _: &[HopReport], forward: bool) -> Hosts {
-    let a = topology::namespace(&lab.name, "a");
-    let b = topology::namespace(&lab.name, "b");
+    let host =
+        |host: Option<&String>| topology::namespace(&lab.name, host.map_or("", String::as_str));
+    let (a, b) = (host(lab.shape.hosts.first()), host(lab.shape.hosts.last()));
     let (from, to) = if forward { (a, b) } else { (b, a) };
     (home.namespaces(&lab.name), from, to)
 }
@@ -170,10 +175,11 @@ fn patience(hops: &[HopReport]) -> Duration {
     way + Duration::from_millis(200)
 }
 
-fn totals(hops: &[HopReport], forward: bool) -> DirectionReport {
+fn totals(hops: &[HopReport], way: &[(usize, bool)], forward: bool) -> DirectionReport {
     let mut totals = DirectionReport::default();
-    for hop in hops {
-        let direction = if forward { &hop.forward } else { &hop.backward };
+    for &(index, onward) in way {
+        let Some(hop) = hops.get(index) else { continue };
+        let direction = if onward == forward { &hop.forward } else { &hop.backward };
         totals.queue_drops += direction.queue_drops;
         totals.emulator_drops += direction.emulator_drops;
         totals.latest_us = totals.latest_us.max(direction.latest_us);
@@ -183,7 +189,7 @@ fn totals(hops: &[HopReport], forward: bool) -> DirectionReport {
 
 fn delay(home: &Home, lab: &Lab, hops: &[HopReport]) -> Result<Row> {
     let (namespaces, from, to) = plan(home, lab, hops, true);
-    let address = topology::address(lab.hops, End::Right);
+    let address = lab.shape.address_of(lab.shape.hosts.len() as u32 - 1);
     let result = ping(&namespaces, &from, &to, address, 400, patience(hops))?;
     let asked: Duration = hops.iter().map(|hop| hop.link.round_trip()).sum();
     let jitter: Duration =

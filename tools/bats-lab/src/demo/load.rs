@@ -19,7 +19,18 @@ pub(crate) fn sink(port: u16) -> Result<()> {
     interrupt::watch()?;
     let listener = TcpListener::bind(("0.0.0.0", port))
         .with_context(|| format!("cannot listen on port {port}"))?;
-    let (mut stream, _) = listener.accept().context("nobody connected")?;
+    listener.set_nonblocking(true)?;
+    let mut stream = loop {
+        interrupt::check()?;
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(error) => return Err(error).context("nobody connected"),
+        }
+    };
+    stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(GLANCE))?;
     let start = Instant::now();
     let mut buffer = vec![0; 1 << 18];

@@ -26,6 +26,14 @@ use crate::state::Home;
 use crate::units::megabits;
 use figures::{Figures, FileRun};
 
+/// Where `bats_iperf` is; built where this is a workspace of cargo.
+///
+/// # Errors
+/// Where it is neither there nor can be built.
+pub(crate) fn bats_iperf() -> Result<PathBuf> {
+    brtp::executable()
+}
+
 /// What the runs of a demo share.
 struct Stage {
     own: OwnLab,
@@ -77,7 +85,7 @@ pub(crate) fn run(home: &Home, options: &DemoOptions) -> Result<ExitCode> {
         .with_context(|| format!("cannot write {}", options.out.display()))?;
     eprintln!("report: {}", options.out.display());
     if let Some(path) = &options.picture {
-        fs::write(path, report::svg(&figures)?)
+        fs::write(path, report::svg(&figures))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -96,8 +104,7 @@ fn check_writable(path: &Path) -> Result<()> {
 fn in_lab(home: &Home, options: &DemoOptions, link: Link) -> Result<Figures> {
     let wants_brtp = options.protocols.contains(&Protocol::Brtp) || options.file_mib > 0;
     let iperf = if wants_brtp { Some(brtp::executable()?) } else { None };
-    let plan =
-        Plan { name: format!("demo-{}", std::process::id()), hops: 1, mtu: 1500, seed: None, link };
+    let plan = Plan::chain(format!("demo-{}", std::process::id()), 1, link);
     let stage =
         Stage { own: OwnLab::build(home, &plan)?, seconds: options.seconds, quiet: options.json };
     stage.say(&format!("two hosts, one link, each way: {}", link.forward));
@@ -213,7 +220,7 @@ fn write_random(path: &Path, mut octets: u64) -> std::io::Result<()> {
 }
 
 /// The versions of all that took part.
-fn versions(iperf: Option<&Path>) -> Vec<(String, String)> {
+pub(crate) fn versions(iperf: Option<&Path>) -> Vec<(String, String)> {
     let first_line = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
     let mut versions = vec![("batslab".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     if let Some(text) = iperf.and_then(|path| pair::output(path, "--version")) {

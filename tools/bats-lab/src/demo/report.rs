@@ -3,46 +3,51 @@
 use anyhow::{Context, Result};
 use minijinja::{AutoEscape, Environment, context};
 
-use super::figures::{Figures, Run};
+use super::figures::{Figures, Run, Sample};
+use crate::report::plot::{COLOURS, Content, Curve, Plot, Style};
 use crate::units::megabits;
 
 const PAGE: &str = include_str!("report.html");
-const PICTURE: &str = include_str!("picture.svg");
-const CHART: &str = include_str!("chart.svg");
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 340.0;
-const LEFT: f64 = 56.0;
-const BOTTOM: f64 = 36.0;
-const TOP: f64 = 12.0;
-const RIGHT: f64 = 12.0;
-/// Told apart by people with any colour vision (Okabe and Ito).
-const COLOURS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
-
 /// The page.
 pub(super) fn html(figures: &Figures) -> Result<String> {
     render(figures, PAGE)
 }
 
 /// The throughputs over time, as a picture for other documents.
-pub(super) fn svg(figures: &Figures) -> Result<String> {
-    render(figures, PICTURE)
+pub(super) fn svg(figures: &Figures) -> String {
+    picture(figures).svg()
+}
+
+fn picture(figures: &Figures) -> Plot {
+    let curves = figures.runs.iter().map(curve).collect();
+    Plot {
+        name: "throughput".to_owned(),
+        title: "Throughput over time".to_owned(),
+        content: Content::Curves {
+            curves,
+            x: "s".to_owned(),
+            y: "Mbit/s".to_owned(),
+            limit: (figures.limit() > 0.0).then(|| figures.limit() / 1e6),
+        },
+    }
+}
+
+/// A stair: each interval has its own height.
+fn curve(run: &Run) -> Curve {
+    let rate = |sample: &Sample| sample.bytes * 8e-6 / (sample.end - sample.start).max(1e-3);
+    let points = run.samples.iter().map(|sample| (sample.end, rate(sample))).collect();
+    Curve { label: run.name.to_owned(), style: Style::Stairs, points }
 }
 
 fn render(figures: &Figures, template: &str) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment
-        .add_template("chart", CHART)
-        .and_then(|()| environment.add_template("report", template))
-        .context("the report's template is broken")?;
-    let chart = Chart::new(figures);
+    environment.add_template("report", template).context("the report's template is broken")?;
     let runs: Vec<_> = figures
         .runs
         .iter()
         .zip(COLOURS.iter().cycle())
-        .map(|(run, colour)| {
-            context! { name => run.name, with => run.with, colour, points => chart.points(run) }
-        })
+        .map(|(run, colour)| context! { name => run.name, with => run.with, colour })
         .collect();
     let lines: Vec<Vec<String>> =
         figures.lines().into_iter().map(|line| line.cells.to_vec()).collect();
@@ -53,7 +58,6 @@ fn render(figures: &Figures, template: &str) -> Result<String> {
             rate => megabits(file.bits_per_second()),
         }
     });
-    let limit = figures.limit();
     let page = environment.get_template("report")?.render(context! {
         simulated => figures.simulated,
         forward => figures.link.forward.to_string(),
@@ -64,92 +68,16 @@ fn render(figures: &Figures, template: &str) -> Result<String> {
         runs,
         file,
         versions => figures.versions,
-        limit => megabits(limit),
-        limit_y => number(chart.y(limit)),
-        width => WIDTH, height => HEIGHT,
-        left => LEFT, right => WIDTH - RIGHT, top => TOP, bottom => HEIGHT - BOTTOM,
-        rows => chart.rows(), columns => chart.columns(),
+        limit => megabits(figures.limit()),
+        picture => minijinja::Value::from_safe_string(svg(figures)),
     });
     page.context("the report cannot be written")
-}
-
-/// The scales of the picture.
-struct Chart {
-    seconds: f64,
-    most: f64,
-}
-
-impl Chart {
-    fn new(figures: &Figures) -> Self {
-        let peaks = figures
-            .runs
-            .iter()
-            .flat_map(|run| &run.samples)
-            .map(|sample| sample.bytes * 8.0 / (sample.end - sample.start).max(1e-3));
-        let most = peaks.fold(figures.limit(), f64::max).max(1e6) * 1.05;
-        Self { seconds: figures.seconds.max(1) as f64, most }
-    }
-
-    fn x(&self, seconds: f64) -> f64 {
-        LEFT + (WIDTH - LEFT - RIGHT) * (seconds / self.seconds).clamp(0.0, 1.0)
-    }
-
-    fn y(&self, rate: f64) -> f64 {
-        HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (rate / self.most).clamp(0.0, 1.0)
-    }
-
-    /// A stair: each interval has its own height.
-    fn points(&self, run: &Run) -> String {
-        let mut points = String::new();
-        for sample in &run.samples {
-            let rate = sample.bytes * 8.0 / (sample.end - sample.start).max(1e-3);
-            for at in [sample.start, sample.end] {
-                points.push_str(&format!("{},{} ", number(self.x(at)), number(self.y(rate))));
-            }
-        }
-        points.trim_end().to_owned()
-    }
-
-    fn rows(&self) -> Vec<minijinja::Value> {
-        let step = step(self.most / 1e6, 5.0);
-        let mut rows = Vec::new();
-        let mut rate = 0.0;
-        while rate <= self.most / 1e6 {
-            rows.push(context! { y => number(self.y(rate * 1e6)), label => number(rate) });
-            rate += step;
-        }
-        rows
-    }
-
-    fn columns(&self) -> Vec<minijinja::Value> {
-        let step = step(self.seconds, 8.0).max(1.0);
-        let mut columns = Vec::new();
-        let mut second = 0.0;
-        while second <= self.seconds {
-            columns.push(context! { x => number(self.x(second)), label => number(second) });
-            second += step;
-        }
-        columns
-    }
-}
-
-/// A round step that divides `range` into about `parts`.
-fn step(range: f64, parts: f64) -> f64 {
-    let rough = (range / parts).max(1e-6);
-    let magnitude = 10f64.powf(rough.log10().floor());
-    let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * magnitude >= rough);
-    factor.unwrap_or(10.0) * magnitude
-}
-
-fn number(value: f64) -> String {
-    let text = format!("{value:.1}");
-    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::figures::{Processors, Sample};
+    use crate::demo::figures::Processors;
     use crate::settings::Link;
 
     #[test]
@@ -161,15 +89,11 @@ mod tests {
         let page = html(&figures).unwrap();
         assert!(page.contains("BRTP") && page.contains("polyline"));
         assert!(!page.contains("<script>"), "what others say is escaped");
-        assert!(!page.contains("http"), "nothing is loaded from elsewhere");
-        let picture = svg(&figures).unwrap();
+        assert!(
+            !page.replace("http://www.w3.org/2000/svg", "").contains("http"),
+            "nothing is loaded from elsewhere"
+        );
+        let picture = svg(&figures);
         assert!(picture.starts_with("<svg") && picture.contains("polyline"));
-    }
-
-    #[test]
-    fn steps_are_round() {
-        assert_eq!(step(918.0, 5.0), 200.0);
-        assert_eq!(step(15.0, 8.0), 2.0);
-        assert_eq!(number(200.0), "200");
     }
 }

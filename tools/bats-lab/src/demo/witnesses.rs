@@ -32,13 +32,7 @@ pub(crate) fn run(home: &Home, options: &WitnessOptions) -> Result<ExitCode> {
             interrupt::check()?;
             let link = link(loss, delay);
             eprintln!("loss {} %, {} one way", loss * 100.0, time_text(delay));
-            let plan = Plan {
-                name: format!("witness-{}", std::process::id()),
-                hops: 1,
-                mtu: 1500,
-                seed: None,
-                link,
-            };
+            let plan = Plan::chain(format!("witness-{}", std::process::id()), 1, link);
             let stage =
                 Stage { own: OwnLab::build(home, &plan)?, seconds: options.seconds, quiet: true };
             let seen = brtp::run(&stage, &iperf)?;

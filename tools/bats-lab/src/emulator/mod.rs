@@ -99,7 +99,7 @@ fn carry(home: &Home, lab: &Lab) -> Result<()> {
     let failure = Mutex::new(None);
     home.namespaces(&lab.name).enter(&topology::emulator_namespace(&lab.name))?;
     let mut hops = Vec::new();
-    for number in 1..=lab.hops {
+    for number in 1..=lab.shape.hops() {
         let left = Port::socket(&topology::emulator_interface(number, End::Left))?;
         let right = Port::socket(&topology::emulator_interface(number, End::Right))?;
         hops.push((number, left, right, Arc::new(Shared::default())));
@@ -113,7 +113,8 @@ fn carry(home: &Home, lab: &Lab) -> Result<()> {
                 processors::pin(number);
                 let seed = lab.seed.wrapping_add(u64::from(number) << 32);
                 let (left, right) = (Port::new(left), Port::new(right));
-                let done = hop::run(left, right, lab.link, lab.mtu, seed, &shared, stop);
+                let link = lab.links.get(number as usize - 1).copied().unwrap_or_default();
+                let done = hop::run(left, right, link, lab.mtu, seed, &shared, stop);
                 if let Err(error) = done {
                     *failure.lock().unwrap_or_else(PoisonError::into_inner) =
                         Some(error.context(format!("link {number} broke")));

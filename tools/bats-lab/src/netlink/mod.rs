@@ -3,6 +3,7 @@
 //! The lab speaks to the kernel itself so that it needs no tool to be installed. Formats:
 //! netlink(7), rtnetlink(7), and the kernel's `Documentation/networking/ethtool-netlink.rst`.
 
+pub(crate) mod diag;
 mod ethtool;
 mod route;
 
@@ -22,7 +23,9 @@ const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_ACK: u16 = 0x4;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
+const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const NLA_F_NESTED: u16 = 0x8000;
 const HEADER: usize = 16;
 
@@ -97,6 +100,10 @@ impl Socket {
         Self::open(SockProtocol::NetlinkGeneric)
     }
 
+    fn diagnostic() -> Result<Self> {
+        Self::open(SockProtocol::NetlinkSockDiag)
+    }
+
     fn open(protocol: SockProtocol) -> Result<Self> {
         let fd =
             socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, Some(protocol))?;
@@ -131,6 +138,41 @@ impl Socket {
                         };
                     }
                     answers.push(body.to_vec());
+                }
+                rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+            }
+        }
+    }
+}
+
+impl Socket {
+    /// Sends a request for a list. Returns the bodies of the messages of the list.
+    fn dump(&mut self, kind: u16, body: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.sequence += 1;
+        let mut message = Message::new(kind, NLM_F_DUMP);
+        message.fixed(body);
+        let length = message.bytes.len() as u32;
+        message.bytes[0..4].copy_from_slice(&length.to_ne_bytes());
+        message.bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+        message.bytes[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
+        send(self.fd.as_raw_fd(), &message.bytes, MsgFlags::empty())?;
+        let mut answers = Vec::new();
+        let mut buffer = vec![0; 65536];
+        loop {
+            let count = recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+            let mut rest = &buffer[..count];
+            while rest.len() >= HEADER {
+                let length = word(rest, 0)? as usize;
+                let body = rest.get(HEADER..length).ok_or_else(malformed)?;
+                if word(rest, 8)? == self.sequence {
+                    match half(rest, 4)? {
+                        NLMSG_DONE => return Ok(answers),
+                        NLMSG_ERROR => {
+                            let code = word(body, 0)? as i32;
+                            return Err(Error::from_raw_os_error(code.saturating_neg()));
+                        }
+                        _ => answers.push(body.to_vec()),
+                    }
                 }
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
             }

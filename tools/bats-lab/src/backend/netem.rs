@@ -1,0 +1,230 @@
+//! Links by the kernel's netem: a token bucket where a host sends, and behind it, on an `ifb` where
+//! the other receives, delay and loss. So loss is drawn behind the bottleneck, as in our emulator.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::namespace::Namespaces;
+use crate::protocol::programs::find;
+use crate::settings::{Direction, Link, Loss};
+use crate::state::{Home, Lab};
+use crate::topology::{self, End};
+
+/// Octets that the token bucket lets through at once, at the least: a full frame.
+const LEAST_BURST: u64 = 1_600;
+
+/// A command line.
+type Words = Vec<String>;
+
+fn words(text: &str) -> Words {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The commands that make a direction: those on the sender's interface, and those on the
+/// receiver's.
+///
+/// # Errors
+/// What netem cannot do.
+pub(crate) fn commands(
+    link: &Link,
+    direction: &Direction,
+    sender: &str,
+    receiver: &str,
+    hop: u32,
+) -> Result<(Vec<Words>, Vec<Words>)> {
+    let mut send = Vec::new();
+    if direction.rate > 0 {
+        // A quarter of a millisecond's worth, and what a queue of ours would hold.
+        let burst = (direction.rate / 8 / 800).max(LEAST_BURST);
+        let limit = link.queue_bytes(direction).max(burst);
+        send.push(words(&format!(
+            "tc qdisc replace dev {sender} root handle 1: tbf rate {}bit burst {burst}b limit {limit}b",
+            direction.rate
+        )));
+    }
+    let ifb = format!("ifb{hop}");
+    let mut receive = vec![
+        words(&format!("ip link add {ifb} type ifb")),
+        words(&format!("ip link set {ifb} up")),
+        words(&format!("tc qdisc add dev {receiver} handle ffff: ingress")),
+    ];
+    for protocol in ["ip", "ipv6"] {
+        let priority = if protocol == "ip" { 1 } else { 2 };
+        receive.push(words(&format!(
+            "tc filter add dev {receiver} parent ffff: protocol {protocol} prio {priority} u32 \
+             match u32 0 0 action mirred egress redirect dev {ifb}"
+        )));
+    }
+    receive.push(netem(direction, &ifb)?);
+    Ok((send, receive))
+}
+
+fn netem(direction: &Direction, ifb: &str) -> Result<Words> {
+    if direction.jitter.is_zero() || direction.reorder {
+        // netem's jitter changes the order; ours without reordering has no counterpart.
+    } else {
+        bail!("netem's jitter reorders packets: say `reorder: true`, or use the backend netns");
+    }
+    // A limit in packets that never drops: what is on its way and as much again.
+    let rate = if direction.rate > 0 { direction.rate } else { 10_000_000_000 };
+    let delay = direction.delay + direction.jitter;
+    let limit = (rate as f64 / 8.0 / 64.0 * delay.as_secs_f64() * 2.0) as u64 + 10_000;
+    let mut text = format!("tc qdisc replace dev {ifb} root netem limit {}", limit.min(20_000_000));
+    let micros = |time: std::time::Duration| time.as_micros();
+    if !delay.is_zero() {
+        text += &format!(" delay {}us", micros(direction.delay));
+        if !direction.jitter.is_zero() {
+            text += &format!(" {}us", micros(direction.jitter));
+        }
+    }
+    let percent = |share: f64| format!("{:.6}%", share * 100.0);
+    if direction.black_hole {
+        text += " loss 100%";
+    } else {
+        match direction.loss {
+            Loss::Independent(0.0) => {}
+            Loss::Independent(share) => text += &format!(" loss random {}", percent(share)),
+            // p, r, 1-h, 1-k: all is lost in the bad state, nothing in the good one.
+            Loss::GilbertElliott { enter, leave } => {
+                text += &format!(" loss gemodel {} {} 100% 0%", percent(enter), percent(leave));
+            }
+        }
+    }
+    if direction.duplicate > 0.0 {
+        text += &format!(" duplicate {}", percent(direction.duplicate));
+    }
+    if direction.corrupt > 0.0 {
+        text += &format!(" corrupt {}", percent(direction.corrupt));
+    }
+    Ok(words(&text))
+}
+
+/// Makes the links of a lab whose hosts are joined directly do what `links` says.
+pub(crate) fn apply(home: &Home, lab: &Lab, links: &[Link]) -> Result<()> {
+    let namespaces = home.namespaces(&lab.name);
+    for (hop, (link, edge)) in (1..).zip(links.iter().zip(&lab.shape.edges)) {
+        let host = |node: u32| -> Result<String> {
+            let host = lab.shape.hosts.get(node as usize).context("there is no such host")?;
+            Ok(topology::namespace(&lab.name, host))
+        };
+        let (left, right) = (host(edge.0)?, host(edge.1)?);
+        let [at_left, at_right] = [End::Left, End::Right].map(|end| lab.shape.interface(hop, end));
+        let (send, receive) = commands(link, &link.forward, &at_left, &at_right, hop)?;
+        run(&namespaces, &left, &send)?;
+        run(&namespaces, &right, &receive)?;
+        let (send, receive) = commands(link, &link.backward, &at_right, &at_left, hop)?;
+        run(&namespaces, &right, &send)?;
+        run(&namespaces, &left, &receive)?;
+    }
+    Ok(())
+}
+
+fn run(namespaces: &Namespaces, host: &str, commands: &[Words]) -> Result<()> {
+    namespaces.within(host, || {
+        for words in commands {
+            let Some((program, arguments)) = words.split_first() else { continue };
+            let place = find(program).with_context(|| {
+                format!("the backend netem needs `{program}` (Debian: iproute2)")
+            })?;
+            let output = Command::new(place).args(arguments).stdin(Stdio::null()).output()?;
+            let error = String::from_utf8_lossy(&output.stderr);
+            // What is there already from an earlier change is as it shall be.
+            if !output.status.success()
+                && !error.contains("File exists")
+                && !error.contains("Exclusivity")
+            {
+                bail!("`{}` failed: {}", words.join(" "), explain(error.trim()));
+            }
+        }
+        Ok(())
+    })
+}
+
+fn explain(error: &str) -> String {
+    if error.contains("Specified qdisc kind is unknown") || error.contains("qdisc not found") {
+        return format!("{error} (this kernel has no netem: use the backend netns)");
+    }
+    error.lines().last().unwrap_or_default().to_owned()
+}
+
+/// Why netem cannot be used here, if it cannot. To be called where namespaces are allowed.
+pub(crate) fn obstacle() -> Option<String> {
+    for program in ["ip", "tc"] {
+        if find(program).is_none() {
+            return Some(format!("`{program}` is not installed (Debian: iproute2)"));
+        }
+    }
+    let tried = std::thread::scope(|scope| {
+        scope
+            .spawn(|| -> Result<()> {
+                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?;
+                for text in [
+                    "ip link add ifb1 type ifb",
+                    "tc qdisc add dev ifb1 root netem delay 1ms loss 1%",
+                    "tc qdisc replace dev ifb1 root tbf rate 1mbit burst 10kb latency 10ms",
+                ] {
+                    let words = words(text);
+                    let place = find(&words[0]).context("it is not installed")?;
+                    let output =
+                        Command::new(place).args(&words[1..]).stdin(Stdio::null()).output()?;
+                    if !output.status.success() {
+                        let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                        bail!("`{text}`: {}", explain(&error));
+                    }
+                }
+                Ok(())
+            })
+            .join()
+    });
+    match tried {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(format!("{error:#}")),
+        Err(_) => Some("it cannot be tried".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::settings::Queue;
+
+    #[test]
+    fn the_bucket_is_in_front_of_delay_and_loss() {
+        let direction = Direction {
+            rate: 100_000_000,
+            delay: Duration::from_millis(10),
+            loss: Loss::Independent(0.05),
+            queue: Queue::Bytes(250_000),
+            ..Direction::default()
+        };
+        let link = Link { forward: direction, backward: direction };
+        let (send, receive) = commands(&link, &direction, "eth0", "eth1", 3).unwrap();
+        assert_eq!(
+            send[0].join(" "),
+            "tc qdisc replace dev eth0 root handle 1: tbf rate 100000000bit burst 15625b limit 250000b"
+        );
+        let last = receive.last().unwrap().join(" ");
+        assert!(last.starts_with("tc qdisc replace dev ifb3 root netem limit "), "{last}");
+        assert!(last.ends_with("delay 10000us loss random 5.000000%"), "{last}");
+        assert!(receive.iter().any(|words| words.join(" ").contains("protocol ipv6")));
+    }
+
+    #[test]
+    fn what_netem_cannot_do_is_refused() {
+        let direction = Direction { jitter: Duration::from_millis(1), ..Direction::default() };
+        let link = Link { forward: direction, backward: direction };
+        assert!(commands(&link, &direction, "a", "b", 1).is_err());
+        let direction = Direction {
+            reorder: true,
+            loss: Loss::GilbertElliott { enter: 0.01, leave: 0.09 },
+            ..direction
+        };
+        let (_, receive) = commands(&link, &direction, "a", "b", 1).unwrap();
+        assert!(
+            receive.last().unwrap().join(" ").contains("loss gemodel 1.000000% 9.000000% 100% 0%")
+        );
+    }
+}

@@ -1,0 +1,192 @@
+//! Two runs side by side, with confidence intervals.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use minijinja::{AutoEscape, Environment, context};
+use serde::Serialize;
+
+use crate::cli::CompareOptions;
+use crate::report::table::{number, subjects, values};
+use crate::result::figures::{self, Known};
+use crate::result::statistics::{Sample, difference};
+use crate::result::{RunResult, folder};
+
+const PAGE: &str = include_str!("report/compare.html");
+
+/// A figure in both runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Row {
+    case: String,
+    network: String,
+    protocol: String,
+    tool: String,
+    figure: &'static str,
+    unit: &'static str,
+    a: Side,
+    b: Side,
+    /// Of B above A, in per cent of A.
+    change_percent: Option<f64>,
+    /// Half of the interval of 95 % confidence of the difference, in per cent of A.
+    confidence_percent: Option<f64>,
+    /// `better`, `worse`, `changed`, `same` (within the confidence), or `single` where one run has no
+    /// repetitions and nothing can be said of chance.
+    verdict: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Side {
+    mean: f64,
+    count: usize,
+    half_width: Option<f64>,
+}
+
+/// Prints the comparison.
+///
+/// # Errors
+/// Where a run cannot be read, or the two have nothing in common.
+pub(crate) fn run(options: &CompareOptions) -> Result<()> {
+    let (a, b) = (folder::load(&options.a)?, folder::load(&options.b)?);
+    let rows = rows(&a, &b);
+    if rows.is_empty() {
+        anyhow::bail!("the two runs have no figure in common");
+    }
+    if let Some(path) = &options.html {
+        folder::write(path, page(&options.a, &options.b, &rows)?)?;
+    }
+    if options.json {
+        outln!("{}", serde_json::to_string_pretty(&rows)?);
+        return Ok(());
+    }
+    let cells: Vec<[String; 7]> = rows.iter().map(cells).collect();
+    let cells: Vec<[&str; 7]> =
+        cells.iter().map(|row| std::array::from_fn(|column| row[column].as_str())).collect();
+    out!("{}", crate::text::table(&["", "", "figure", "A", "B", "B - A", ""], &cells));
+    outln!(
+        "±: half of an interval of 95 % confidence; `single`: no repetitions, so chance is not known"
+    );
+    Ok(())
+}
+
+/// The figures that both runs have.
+fn rows(a: &RunResult, b: &RunResult) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for case in &a.cases {
+        let Some(other) = b.cases.iter().find(|other| other.name == case.name) else { continue };
+        for (index, network) in case.networks.iter().enumerate() {
+            // The same network may have another number in another run.
+            let Some(place) = other.networks.iter().position(|one| one.label == network.label)
+            else {
+                continue;
+            };
+            for (protocol, label, tool) in subjects(case) {
+                for known in figures::KNOWN.iter().filter(|known| known.more_is_better.is_some()) {
+                    let one = Sample::of(&values(case, index, &protocol, &tool, known.name));
+                    let two = Sample::of(&values(other, place, &protocol, &tool, known.name));
+                    if let (Some(one), Some(two)) = (one, two) {
+                        rows.push(row(
+                            [&case.name, &network.label, &label, &tool],
+                            known,
+                            &one,
+                            &two,
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    rows
+}
+
+fn row(names: [&str; 4], known: &Known, a: &Sample, b: &Sample) -> Row {
+    let (change, width) = difference(a, b);
+    let percent = |value: f64| (a.mean != 0.0).then(|| value * 100.0 / a.mean.abs());
+    let verdict = match width {
+        None => "single",
+        Some(width) if change.abs() <= width => "same",
+        Some(_) => match known.more_is_better {
+            Some(more) if more == (change > 0.0) => "better",
+            Some(_) => "worse",
+            None => "changed",
+        },
+    };
+    let side = |sample: &Sample| Side {
+        mean: sample.mean,
+        count: sample.count,
+        half_width: sample.half_width(),
+    };
+    let [case, network, protocol, tool] = names.map(str::to_owned);
+    Row {
+        case,
+        network,
+        protocol,
+        tool,
+        figure: known.title,
+        unit: known.unit,
+        a: side(a),
+        b: side(b),
+        change_percent: percent(change),
+        confidence_percent: width.and_then(percent),
+        verdict,
+    }
+}
+
+fn side(side: &Side) -> String {
+    match side.half_width {
+        Some(width) => format!("{} ±{}", number(side.mean), number(width)),
+        None => number(side.mean),
+    }
+}
+
+fn change(row: &Row) -> String {
+    match (row.change_percent, row.confidence_percent) {
+        (Some(change), Some(width)) => format!("{change:+.1} % ±{width:.1}"),
+        (Some(change), None) => format!("{change:+.1} %"),
+        _ => "-".to_owned(),
+    }
+}
+
+fn cells(row: &Row) -> [String; 7] {
+    [
+        format!("{}, {}", row.case, row.network),
+        format!("{} {}", row.protocol, row.tool),
+        format!("{} {}", row.figure, row.unit).trim_end().to_owned(),
+        side(&row.a),
+        side(&row.b),
+        change(row),
+        row.verdict.to_owned(),
+    ]
+}
+
+fn page(a: &Path, b: &Path, rows: &[Row]) -> Result<String> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.add_template("page", PAGE).context("the template is broken")?;
+    let rows: Vec<[String; 7]> = rows.iter().map(cells).collect();
+    let page = environment.get_template("page")?.render(context! {
+        a => a.display().to_string(), b => b.display().to_string(), rows,
+    });
+    page.context("the comparison cannot be written")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(values: &[f64]) -> Sample {
+        Sample::of(values).unwrap()
+    }
+
+    #[test]
+    fn verdicts_know_chance_and_direction() {
+        let rate = figures::of("throughput_mbps").unwrap();
+        let time = figures::of("rtt_p50_ms").unwrap();
+        let of = |known, a: &[f64], b: &[f64]| {
+            row(["c", "n", "p", "t"], known, &sample(a), &sample(b)).verdict
+        };
+        assert_eq!(of(rate, &[10.0, 11.0, 12.0], &[10.5, 11.5, 12.5]), "same");
+        assert_eq!(of(rate, &[10.0, 11.0, 12.0], &[20.0, 21.0, 22.0]), "better");
+        assert_eq!(of(time, &[10.0, 11.0, 12.0], &[20.0, 21.0, 22.0]), "worse");
+        assert_eq!(of(rate, &[10.0], &[20.0]), "single");
+    }
+}

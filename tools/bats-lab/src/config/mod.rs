@@ -1,0 +1,13 @@
+//! What shall be tested: files of YAML or JSON, read, checked and expanded.
+
+pub(crate) mod load;
+pub(crate) mod model;
+pub(crate) mod network;
+pub(crate) mod protocols;
+pub(crate) mod schema;
+pub(crate) mod shipped;
+pub(crate) mod source;
+mod suggest;
+pub(crate) mod tests_of;
+pub(crate) mod tools;
+pub(crate) mod values;

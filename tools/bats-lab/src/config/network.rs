@@ -1,0 +1,486 @@
+//! Topologies: from what is written to networks, every combination of steps one.
+
+use std::time::Duration;
+
+use serde_saphyr::Spanned;
+
+use super::model::{
+    ArraySpec, ArrayValues, LinkSpec, Matrices, MatrixSpec, TopologyFile, TopologyType, TopologyUse,
+};
+use super::source::{Fault, Source};
+use super::values::{NameOr, Text};
+use crate::plan::Network;
+use crate::settings::{Changes, Direction, Link, Loss, Queue};
+use crate::topology::{MOST_HOPS, path};
+use crate::units::{self, Both};
+
+/// Most networks of one test.
+const MOST_NETWORKS: usize = 1_000;
+/// Most nodes: a chain of the most links.
+const MOST_NODES: u32 = MOST_HOPS + 1;
+
+/// The networks that a test asks for. `own` are the topologies of its file.
+pub(crate) fn networks(
+    source: &Source,
+    used: &Spanned<TopologyUse>,
+    own: &[TopologyUse],
+) -> Result<Vec<Network>, Fault> {
+    let Some(name) = &used.value.config_name else {
+        return expand(source, &used.value, used);
+    };
+    if used.value.nodes.is_some() || used.value.topology_type.is_some() {
+        return Err(
+            source.wrong(name, "`config_name` names a topology: nothing of it can be said here")
+        );
+    }
+    let mut known: Vec<String> = Vec::new();
+    let found = |list: &[TopologyUse], known: &mut Vec<String>| {
+        known.extend(list.iter().filter_map(|one| one.name.clone()));
+        list.iter().find(|one| one.name.as_deref() == Some(&name.value)).cloned()
+    };
+    if let Some(file) = &used.value.config_file {
+        let file = source.beside(file)?;
+        let list: TopologyFile = file.parse()?;
+        if let Some(topology) = found(&list.topology, &mut known) {
+            return expand(&file, &topology, used);
+        }
+    } else {
+        if let Some(topology) = found(own, &mut known) {
+            return expand(source, &topology, used);
+        }
+        let file = super::shipped::source(super::shipped::TOPOLOGIES);
+        let list: TopologyFile = file.parse()?;
+        if let Some(topology) = found(&list.topology, &mut known) {
+            return expand(&file, &topology, used);
+        }
+    }
+    Err(source.unknown("topology", name, known.iter().map(String::as_str)))
+}
+
+/// The networks of one topology. `used` is where a fault without a better place is.
+fn expand(
+    source: &Source,
+    topology: &TopologyUse,
+    used: &Spanned<TopologyUse>,
+) -> Result<Vec<Network>, Fault> {
+    let fault = |text: String| source.wrong(used, text);
+    let Some(kind) = &topology.topology_type else {
+        return Err(fault("a topology needs a `topology_type`, or a `config_name`".to_owned()));
+    };
+    let Some(nodes) = &topology.nodes else {
+        return Err(fault("a topology needs `nodes`".to_owned()));
+    };
+    if !(2..=MOST_NODES).contains(&nodes.value) {
+        return Err(source.wrong(nodes, format!("a network has 2 to {MOST_NODES} nodes")));
+    }
+    let count = nodes.value;
+    let base = Link { forward: nothing(), backward: nothing() };
+    let mut shapes = vec![(chain(count), vec![base; count as usize - 1])];
+    if let Some(given) = &topology.json_description {
+        shapes = vec![matrices(source, given, count, kind.value)?];
+    } else if !topology.array_description.is_empty() {
+        if kind.value == TopologyType::Mesh {
+            return Err(source.wrong(kind, "`array_description` is for `linear` topologies"));
+        }
+        let links = arrays(source, &topology.array_description, count as usize - 1)?;
+        shapes = links.into_iter().map(|links| (chain(count), links)).collect();
+    } else if kind.value == TopologyType::Mesh {
+        shapes = vec![listed(source, topology, count, kind, base)?];
+    }
+    if let Some(link) = &topology.link {
+        let changes = changes(source, link)?;
+        shapes.iter_mut().flat_map(|(_, links)| links).for_each(|link| changes.apply(link));
+    }
+    if kind.value == TopologyType::Linear && !topology.links.is_empty() {
+        if topology.links.len() != count as usize - 1 {
+            return Err(source.wrong(
+                nodes,
+                format!(
+                    "{count} nodes have {} links, and `links` has {}",
+                    count - 1,
+                    topology.links.len()
+                ),
+            ));
+        }
+        for (index, spec) in topology.links.iter().enumerate() {
+            if let Some(between) = &spec.between {
+                return Err(source.wrong(between, "`between` is for `mesh` topologies"));
+            }
+            let changes = changes(source, spec)?;
+            shapes.iter_mut().for_each(|(_, links)| changes.apply(&mut links[index]));
+        }
+    }
+    if let Some(matrix) = &topology.matrix {
+        shapes = multiply(source, matrix, shapes)?;
+    }
+    if shapes.len() > MOST_NETWORKS {
+        return Err(fault(format!("{} networks are more than {MOST_NETWORKS}", shapes.len())));
+    }
+    let name = topology.name.clone().unwrap_or_else(|| "inline".to_owned());
+    let mut networks = Vec::with_capacity(shapes.len());
+    for (edges, links) in shapes {
+        if edges.is_empty() {
+            return Err(fault("this network has no links".to_owned()));
+        }
+        if edges.len() > MOST_HOPS as usize {
+            return Err(fault(format!("a network has at most {MOST_HOPS} links")));
+        }
+        networks.push(network(&name, count, edges, links));
+    }
+    Ok(networks)
+}
+
+fn nothing() -> Direction {
+    Direction {
+        rate: 0,
+        delay: Duration::ZERO,
+        loss: Loss::Independent(0.0),
+        queue: Queue::Bdp(1.0),
+        ..Direction::default()
+    }
+}
+
+fn chain(nodes: u32) -> Vec<(u32, u32)> {
+    (1..nodes).map(|node| (node - 1, node)).collect()
+}
+
+fn network(name: &str, nodes: u32, edges: Vec<(u32, u32)>, links: Vec<Link>) -> Network {
+    let same = |value: &dyn Fn(&Direction) -> f64| {
+        let mut values =
+            links.iter().flat_map(|link| [value(&link.forward), value(&link.backward)]);
+        let first = values.next()?;
+        values.all(|other| (other - first).abs() < 1e-9).then_some(first)
+    };
+    let round = |value: f64| (value * 1e6).round() / 1e6;
+    let loss_percent = same(&|direction| round(direction.loss.mean() * 100.0));
+    let delay_ms = same(&|direction| round(direction.delay.as_secs_f64() * 1e3));
+    let shape = if edges == chain(nodes) {
+        format!("{} hop{}", nodes - 1, if nodes == 2 { "" } else { "s" })
+    } else {
+        format!("{nodes} nodes, {} links", edges.len())
+    };
+    let first = &links[0];
+    let label = if links.iter().all(|link| link == first) && first.forward == first.backward {
+        format!("{shape}, each way {}", first.forward)
+    } else if links.iter().all(|link| link == first) {
+        format!("{shape}, forward {}; backward {}", first.forward, first.backward)
+    } else {
+        format!("{shape}, first link {}, others differ", first.forward)
+    };
+    Network { name: name.to_owned(), label, nodes, edges, links, loss_percent, delay_ms }
+}
+
+/// What a link's keys say.
+pub(crate) fn changes(source: &Source, link: &LinkSpec) -> Result<Changes, Fault> {
+    fn read<T: Clone>(
+        source: &Source,
+        value: &Option<Spanned<Text>>,
+        one: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<Both<T>>, Fault> {
+        let Some(value) = value else { return Ok(None) };
+        Both::parse(&value.value.0, one).map(Some).map_err(|error| source.wrong(value, error))
+    }
+    let rate = |text: &str| {
+        if text.parse::<f64>().is_ok_and(|number| number != 0.0) {
+            return Err(format!("`{text}` has no unit: say for example {text}M"));
+        }
+        units::rate(text)
+    };
+    Ok(Changes {
+        rate: read(source, &link.rate, rate)?,
+        delay: read(source, &link.delay, units::time)?,
+        jitter: read(source, &link.jitter, units::time)?,
+        reorder: link.reorder,
+        loss: read(source, &link.loss, Loss::parse)?,
+        duplicate: read(source, &link.duplicate, units::share)?,
+        corrupt: read(source, &link.corrupt, units::share)?,
+        black_hole: link.down,
+        queue: read(source, &link.queue, Queue::parse)?,
+    })
+}
+
+/// The links of a mesh that `links` lists.
+fn listed(
+    source: &Source,
+    topology: &TopologyUse,
+    nodes: u32,
+    kind: &Spanned<TopologyType>,
+    base: Link,
+) -> Result<Built, Fault> {
+    if topology.links.is_empty() {
+        return Err(source.wrong(kind, "a mesh needs `links` or `json_description`"));
+    }
+    let (mut edges, mut links) = (Vec::new(), Vec::new());
+    for spec in &topology.links {
+        let Some(between) = &spec.between else {
+            return Err(source.wrong(kind, "each link of a mesh needs `between: [NODE, NODE]`"));
+        };
+        let &[one, other] = between.value.as_slice() else {
+            return Err(source.wrong(between, "a link is between two nodes"));
+        };
+        if one == other || one >= nodes || other >= nodes {
+            return Err(source
+                .wrong(between, format!("a link is between two of the nodes 0 to {}", nodes - 1)));
+        }
+        let edge = (one.min(other), one.max(other));
+        if edges.contains(&edge) {
+            return Err(source.wrong(between, "there is a link between these nodes already"));
+        }
+        let mut link = base;
+        if let Some(all) = &topology.link {
+            changes(source, all)?.apply(&mut link);
+        }
+        changes(source, spec)?.apply(&mut link);
+        edges.push(edge);
+        links.push(link);
+    }
+    Ok((edges, links))
+}
+
+/// The ends of the links, and what each does.
+type Built = (Vec<(u32, u32)>, Vec<Link>);
+type Shapes = Vec<Built>;
+type Setter = fn(&mut Link, f64) -> Result<(), String>;
+
+fn loss(link: &mut Link, percent: f64) -> Result<(), String> {
+    let share = units::share(&percent.to_string())?;
+    for direction in [&mut link.forward, &mut link.backward] {
+        direction.loss = Loss::Independent(share);
+    }
+    Ok(())
+}
+
+fn latency(link: &mut Link, ms: f64) -> Result<(), String> {
+    let delay = units::time(&ms.to_string())?;
+    (link.forward.delay, link.backward.delay) = (delay, delay);
+    Ok(())
+}
+
+fn jitter(link: &mut Link, ms: f64) -> Result<(), String> {
+    let jitter = units::time(&ms.to_string())?;
+    (link.forward.jitter, link.backward.jitter) = (jitter, jitter);
+    Ok(())
+}
+
+fn megabits(value: f64) -> Result<u64, String> {
+    units::rate(&format!("{value}M"))
+}
+
+fn forward(link: &mut Link, value: f64) -> Result<(), String> {
+    link.forward.rate = megabits(value)?;
+    // Where nothing is said of the other direction it is the same.
+    if link.backward.rate == 0 {
+        link.backward.rate = link.forward.rate;
+    }
+    Ok(())
+}
+
+fn backward(link: &mut Link, value: f64) -> Result<(), String> {
+    link.backward.rate = megabits(value)?;
+    Ok(())
+}
+
+/// The links of a chain for every combination of the attributes' steps: loss varies slowest, then
+/// latency, jitter, bandwidth.
+fn arrays(source: &Source, arrays: &[ArraySpec], links: usize) -> Result<Vec<Vec<Link>>, Fault> {
+    let mut attributes: [Option<(&ArrayValues, Setter)>; 5] = [None; 5];
+    for array in arrays {
+        let given: [(&Option<ArrayValues>, Setter); 5] = [
+            (&array.link_loss, loss),
+            (&array.link_latency, latency),
+            (&array.link_jitter, jitter),
+            (&array.link_bandwidth_forward, forward),
+            (&array.link_bandwidth_backward, backward),
+        ];
+        for (slot, (values, setter)) in attributes.iter_mut().zip(given) {
+            if let Some(values) = values {
+                if slot.is_some() {
+                    return Err(
+                        source.wrong(&values.init_value, "this attribute is described twice")
+                    );
+                }
+                *slot = Some((values, setter));
+            }
+        }
+    }
+    let mut networks = vec![vec![Link { forward: nothing(), backward: nothing() }; links]];
+    for (values, setter) in attributes.into_iter().flatten() {
+        let steps = steps(source, values, links)?;
+        if networks.len().saturating_mul(steps.len()) > MOST_NETWORKS {
+            return Err(source.wrong(
+                &values.init_value,
+                format!("these are more than {MOST_NETWORKS} networks"),
+            ));
+        }
+        let mut more = Vec::new();
+        for network in &networks {
+            for step in &steps {
+                let mut network = network.clone();
+                for (link, &value) in network.iter_mut().zip(step) {
+                    setter(link, value).map_err(|error| source.wrong(&values.init_value, error))?;
+                }
+                more.push(network);
+            }
+        }
+        networks = more;
+    }
+    Ok(networks)
+}
+
+/// The values of all links at each step.
+fn steps(source: &Source, values: &ArrayValues, links: usize) -> Result<Vec<Vec<f64>>, Fault> {
+    let init = &values.init_value.value;
+    let first: Vec<f64> = match init.as_slice() {
+        [one] => vec![*one; links],
+        all if all.len() == links => all.to_vec(),
+        other => {
+            return Err(source.wrong(
+                &values.init_value,
+                format!("one value for all {links} links, or {links}: here are {}", other.len()),
+            ));
+        }
+    };
+    let (len, count) = (values.step_len.unwrap_or(0.0), values.step_num.unwrap_or(0));
+    if len == 0.0 || count == 0 {
+        return Ok(vec![first]);
+    }
+    if count as usize >= MOST_NETWORKS {
+        return Err(source.wrong(&values.init_value, format!("{count} steps are too many")));
+    }
+    // Rounded, so that ten steps of 0.1 end at 1.
+    let at = |value: f64, step: u32| ((value + len * f64::from(step)) * 1e9).round() / 1e9;
+    Ok((0..=count).map(|step| first.iter().map(|&value| at(value, step)).collect()).collect())
+}
+
+/// The shape and the links of Oasis's matrices.
+fn matrices(
+    source: &Source,
+    given: &NameOr<Matrices>,
+    nodes: u32,
+    kind: TopologyType,
+) -> Result<Built, Fault> {
+    let (file, matrices) = match given {
+        NameOr::Inline(matrices) => (source.clone(), (**matrices).clone()),
+        NameOr::Name(name) => {
+            let file = source.beside(name)?;
+            let matrices: Matrices = file.parse()?;
+            (file, matrices)
+        }
+    };
+    let size = nodes as usize;
+    for matrix in &matrices.data {
+        let rows = &matrix.matrix_data.value;
+        if rows.len() != size || rows.iter().any(|row| row.len() != size) {
+            return Err(file.wrong(
+                &matrix.matrix_data,
+                format!("a network of {nodes} nodes has {nodes} rows of {nodes} values"),
+            ));
+        }
+        if matrix.matrix_type.value > 4 {
+            return Err(file.wrong(&matrix.matrix_type, "a matrix has a type of 0 (adjacency), 1 (bandwidth), 2 (loss), 3 (latency) or 4 (jitter)"));
+        }
+    }
+    let of_type = |kind: u32| matrices.data.iter().find(|matrix| matrix.matrix_type.value == kind);
+    let edges: Vec<(u32, u32)> = match of_type(0) {
+        Some(matrix) => {
+            let rows = &matrix.matrix_data.value;
+            (0..nodes)
+                .flat_map(|i| (i + 1..nodes).map(move |j| (i, j)))
+                .filter(|&(i, j)| {
+                    rows[i as usize][j as usize] != 0.0 || rows[j as usize][i as usize] != 0.0
+                })
+                .collect()
+        }
+        None if kind == TopologyType::Linear => chain(nodes),
+        None => return Err(fault_of(&file, "a mesh needs a matrix of type 0 (adjacency)")),
+    };
+    if kind == TopologyType::Linear && edges != chain(nodes) {
+        return Err(fault_of(
+            &file,
+            "these matrices do not describe a chain: say `topology_type: mesh`",
+        ));
+    }
+    let mut links = Vec::with_capacity(edges.len());
+    for &(i, j) in &edges {
+        let mut link = Link { forward: nothing(), backward: nothing() };
+        for (direction, (from, to)) in [(&mut link.forward, (i, j)), (&mut link.backward, (j, i))] {
+            for matrix in &matrices.data {
+                let value = matrix.matrix_data.value[from as usize][to as usize];
+                let wrong = |error: String| file.wrong(&matrix.matrix_data, error);
+                match matrix.matrix_type.value {
+                    1 => direction.rate = megabits(value).map_err(wrong)?,
+                    2 => {
+                        direction.loss =
+                            Loss::Independent(units::share(&value.to_string()).map_err(wrong)?)
+                    }
+                    3 => direction.delay = units::time(&value.to_string()).map_err(wrong)?,
+                    4 => direction.jitter = units::time(&value.to_string()).map_err(wrong)?,
+                    _ => {}
+                }
+            }
+        }
+        links.push(link);
+    }
+    Ok((edges, links))
+}
+
+fn fault_of(file: &Source, text: &str) -> Fault {
+    file.fault(serde_saphyr::Location::UNKNOWN, text)
+}
+
+/// Every combination of the matrix's values, for every shape.
+fn multiply(source: &Source, matrix: &MatrixSpec, mut shapes: Shapes) -> Result<Shapes, Fault> {
+    type Pick = fn(Spanned<Text>) -> LinkSpec;
+    let axes: [(&Vec<Spanned<Text>>, Pick); 5] = [
+        (&matrix.loss, |value| LinkSpec { loss: Some(value), ..LinkSpec::default() }),
+        (&matrix.delay, |value| LinkSpec { delay: Some(value), ..LinkSpec::default() }),
+        (&matrix.jitter, |value| LinkSpec { jitter: Some(value), ..LinkSpec::default() }),
+        (&matrix.rate, |value| LinkSpec { rate: Some(value), ..LinkSpec::default() }),
+        (&matrix.queue, |value| LinkSpec { queue: Some(value), ..LinkSpec::default() }),
+    ];
+    for (values, pick) in axes {
+        if values.is_empty() {
+            continue;
+        }
+        if shapes.len().saturating_mul(values.len()) > MOST_NETWORKS {
+            return Err(
+                source.wrong(&values[0], format!("these are more than {MOST_NETWORKS} networks"))
+            );
+        }
+        let mut more = Vec::new();
+        for (edges, links) in &shapes {
+            for value in values {
+                let changes = changes(source, &pick(value.clone()))?;
+                let mut links = links.clone();
+                links.iter_mut().for_each(|link| changes.apply(link));
+                more.push((edges.clone(), links));
+            }
+        }
+        shapes = more;
+    }
+    Ok(shapes)
+}
+
+/// Fails if there is no way from a node to another in one of the networks.
+pub(crate) fn check_path(
+    source: &Source,
+    networks: &[Network],
+    from: u32,
+    to: u32,
+    at: serde_saphyr::Location,
+) -> Result<(), Fault> {
+    for network in networks {
+        if from == to {
+            return Err(source.fault(at, "client and server are the same node"));
+        }
+        if from >= network.nodes || to >= network.nodes {
+            return Err(
+                source.fault(at, format!("this network has the nodes 0 to {}", network.nodes - 1))
+            );
+        }
+        if path(&network.edges, from, to).is_none() {
+            return Err(source.fault(at, format!("there is no way from node {from} to node {to}")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! The files that are part of this program: topologies, protocols, cases.
+
+use anyhow::{Result, bail};
+
+use super::source::Source;
+use super::suggest::nearest;
+
+/// The predefined topologies.
+pub(crate) const TOPOLOGIES: &str = "predefined.topology.yaml";
+/// The predefined protocols.
+pub(crate) const PROTOCOLS: &str = "predefined.protocols.yaml";
+
+macro_rules! files {
+    ($($folder:literal / $name:literal),* $(,)?) => {
+        &[$(($folder, $name, include_str!(concat!("../../", $folder, "/", $name)))),*]
+    };
+}
+
+/// Folder, name and content of all.
+const FILES: &[(&str, &str, &str)] = files![
+    "topologies" / "predefined.topology.yaml",
+    "topologies" / "4-hops-linear-network.json",
+    "topologies" / "complex_mesh_net_l3.json",
+    "topologies" / "complex_mesh_net.json",
+    "protocols" / "predefined.protocols.yaml",
+    "cases" / "matrix-1g.yaml",
+    "cases" / "matrix-100m.yaml",
+    "cases" / "single-hop.yaml",
+    "cases" / "three-hops.yaml",
+    "cases" / "udp-residual-loss.yaml",
+    "cases" / "competition.yaml",
+    "cases" / "bbr-cubic.yaml",
+    "cases" / "outage.yaml",
+    "cases" / "long-fat.yaml",
+    "cases" / "smoke.yaml",
+];
+
+/// The content of a file by its name, whatever folder is named before it.
+pub(crate) fn file(path: &str) -> Option<&'static str> {
+    let name = path.rsplit('/').next()?;
+    FILES.iter().find(|file| file.1 == name && file.0 != "cases").map(|file| file.2)
+}
+
+/// The names of all files that others may name.
+pub(crate) fn names() -> Vec<String> {
+    FILES.iter().filter(|file| file.0 != "cases").map(|file| file.1.to_owned()).collect()
+}
+
+/// A file that is known to be there.
+pub(crate) fn source(name: &str) -> Source {
+    Source::shipped(name, file(name).unwrap_or_default())
+}
+
+/// The names of the cases.
+pub(crate) fn cases() -> impl Iterator<Item = &'static str> + Clone {
+    let cases = FILES.iter().filter(|file| file.0 == "cases");
+    cases.filter_map(|file| file.1.strip_suffix(".yaml"))
+}
+
+/// The file of a case.
+pub(crate) fn case(name: &str) -> Result<Source> {
+    let found =
+        FILES.iter().find(|file| file.0 == "cases" && file.1.strip_suffix(".yaml") == Some(name));
+    match (found, nearest(name, cases())) {
+        (Some(file), _) => Ok(Source::shipped(&format!("case:{name}"), file.2)),
+        (None, Some(near)) => bail!("there is no case `{name}`; did you mean `case:{near}`?"),
+        (None, None) => bail!("there is no case `{name}`; `batslab cases` lists them"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_is_a_plan() {
+        for name in cases() {
+            let suite = crate::config::load::suite(&format!("case:{name}"), None);
+            let suite = suite.unwrap_or_else(|error| panic!("{name}: {error:#}"));
+            assert!(suite.cases.iter().all(|case| !case.description.is_empty()), "{name}");
+        }
+    }
+}

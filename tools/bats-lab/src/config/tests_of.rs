@@ -1,0 +1,310 @@
+//! The tests of a file: every name looked up, every combination expanded.
+
+use serde_saphyr::Spanned;
+
+use super::model::{
+    AssertionSpec, EventSpec, ExecutionMode, FlowSpec, PublishedSpec, RouteName, TestFile, TestSpec,
+};
+use super::network;
+use super::protocols::Known;
+use super::source::{Fault, Source};
+use super::tools;
+use crate::plan::{Assertion, Case, Event, Flow, Host, Network, Published, Suite, Tool};
+use crate::result::figures;
+
+/// Most protocols that run at once.
+const MOST_PARALLEL: usize = 13;
+
+/// Everything that the file describes.
+pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, Fault> {
+    let known = Known::new(source, &file.protocols)?;
+    let mut notes = Vec::new();
+    if file.containernet.is_some() {
+        notes.push(
+            "`containernet` says nothing here: hosts are namespaces, not containers".to_owned(),
+        );
+    }
+    let mut testbeds = Vec::new();
+    for (name, hosts) in &file.testbeds.0 {
+        if hosts.len() < 2 {
+            return Err(source.wrong(name, "a testbed has two hosts or more"));
+        }
+        let hosts = hosts.iter().map(|host| Host {
+            user: host.user.clone(),
+            ip: host.ip.value.clone(),
+            address: host.address.clone().unwrap_or_else(|| host.ip.value.clone()),
+            port: host.port,
+            arch: host.arch.clone(),
+            key: host.authorized_key.clone(),
+            interface: host.intf.clone(),
+        });
+        testbeds.push((name.value.clone(), hosts.collect()));
+    }
+    let mut cases: Vec<Case> = Vec::new();
+    for (name, test) in &file.tests.0 {
+        if cases.iter().any(|case| file_name(&case.name) == file_name(&name.value)) {
+            return Err(source.wrong(name, "another test has this name already"));
+        }
+        cases.push(case(source, file, &known, name, test)?);
+    }
+    Ok(Suite { file: source.name.clone(), notes, cases, testbeds })
+}
+
+/// A test's name as a folder has it.
+pub(crate) fn file_name(name: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
+    let text: String = name.chars().map(|c| if fits(c) { c } else { '_' }).take(80).collect();
+    if text.starts_with('.') || text.is_empty() { format!("_{text}") } else { text }
+}
+
+fn case(
+    source: &Source,
+    file: &TestFile,
+    known: &Known,
+    name: &Spanned<String>,
+    test: &TestSpec,
+) -> Result<Case, Fault> {
+    let networks = network::networks(source, &test.topology, &file.topologies)?;
+    let Some(first) = networks.first() else {
+        return Err(source.wrong(&test.topology, "this topology is no network at all"));
+    };
+    let last = first.nodes - 1;
+    if let Some(route) = &test.route {
+        match route.value {
+            RouteName::StaticBfs => {}
+            RouteName::StaticRoute => {
+                let is_chain = first
+                    .edges
+                    .iter()
+                    .enumerate()
+                    .all(|(i, edge)| *edge == (i as u32, i as u32 + 1));
+                if !is_chain {
+                    return Err(
+                        source.wrong(route, "`static_route` is for chains; say `static_bfs`")
+                    );
+                }
+            }
+            RouteName::OlsrRoute | RouteName::OpenrRoute => {
+                return Err(
+                    source.wrong(route, "routing daemons come with the node; say `static_bfs`")
+                );
+            }
+        }
+    }
+    if test.target_protocols.is_empty() {
+        return Err(source.wrong(name, "`target_protocols` is empty: there is nothing to test"));
+    }
+    let protocols = test
+        .target_protocols
+        .iter()
+        .map(|given| known.of(source, given))
+        .collect::<Result<Vec<_>, _>>()?;
+    for (index, protocol) in protocols.iter().enumerate() {
+        if protocols[..index].iter().any(|other| other.name == protocol.name) {
+            return Err(source.wrong(
+                name,
+                format!("`{}` is among the `target_protocols` twice", protocol.name),
+            ));
+        }
+    }
+    let is_parallel = test.execution_mode == ExecutionMode::Parallel;
+    if is_parallel && protocols.len() > MOST_PARALLEL {
+        return Err(source.wrong(name, format!("at most {MOST_PARALLEL} protocols run at once")));
+    }
+    if test.test_tools.0.is_empty() {
+        return Err(source.wrong(name, "`test_tools` is empty: there is nothing to do"));
+    }
+    let mut all_tools = Vec::new();
+    for (tool_name, spec) in &test.test_tools.0 {
+        let tool = tools::tool(source, tool_name, spec, last)?;
+        let place = spec.server_host.as_ref().or(spec.client_host.as_ref());
+        let place = place.map_or(tool_name.referenced, |host| host.referenced);
+        network::check_path(source, &networks, tool.client, tool.server, place)?;
+        all_tools.push(tool);
+    }
+    let flows = test
+        .competition_flows
+        .iter()
+        .map(|flow| flow_of(source, known, flow, &networks))
+        .collect::<Result<Vec<_>, _>>()?;
+    let events = events(source, &test.events, &networks, &all_tools)?;
+    let assertions = test
+        .assertions
+        .iter()
+        .map(|one| assertion(source, one, &protocols, &all_tools, &networks))
+        .collect::<Result<Vec<_>, _>>()?;
+    let published =
+        test.published.iter().map(|one| published(source, one)).collect::<Result<Vec<_>, _>>()?;
+    let repetitions = match &test.repetitions {
+        Some(count) if !(1..=1000).contains(&count.value) => {
+            return Err(source.wrong(count, "a measurement is made 1 to 1000 times"));
+        }
+        Some(count) => count.value,
+        None => 1,
+    };
+    let sample_interval = match &test.sample_interval {
+        Some(interval) if !(0.01..=10.0).contains(&interval.value) => {
+            return Err(source.wrong(interval, "samples are 0.01 to 10 seconds apart"));
+        }
+        Some(interval) => interval.value,
+        None => 0.1,
+    };
+    Ok(Case {
+        name: name.value.clone(),
+        description: test.description.clone(),
+        enabled: test.enabled,
+        backend: test.backend,
+        networks,
+        protocols,
+        tools: all_tools,
+        flows,
+        events,
+        is_parallel,
+        allow_failure: test.allow_failure,
+        repetitions,
+        seed: test.seed.unwrap_or(1),
+        assertions,
+        published,
+        verify: test.verify,
+        capture: test.capture,
+        sample_interval,
+    })
+}
+
+fn flow_of(
+    source: &Source,
+    known: &Known,
+    flow: &FlowSpec,
+    networks: &[Network],
+) -> Result<Flow, Fault> {
+    let place = flow.client_host.referenced;
+    network::check_path(source, networks, flow.client_host.value, flow.server_host.value, place)?;
+    let seconds = |value: &Option<Spanned<f64>>, least: f64| match value {
+        Some(value) if !(least..=86_400.0).contains(&value.value) => {
+            Err(source.wrong(value, format!("these are not {least} to 86400 seconds")))
+        }
+        other => Ok(other.as_ref().map(|value| value.value)),
+    };
+    Ok(Flow {
+        protocol: known.named(source, &flow.flow_type)?,
+        client: flow.client_host.value,
+        server: flow.server_host.value,
+        delay: seconds(&flow.delay, 0.0)?,
+        duration: seconds(&flow.duration, 0.1)?,
+    })
+}
+
+fn events(
+    source: &Source,
+    specs: &[EventSpec],
+    networks: &[Network],
+    tools: &[Tool],
+) -> Result<Vec<Event>, Fault> {
+    let longest = tools.iter().map(Tool::seconds).fold(0.0, f64::max);
+    let mut events = Vec::new();
+    for spec in specs {
+        if !(0.0..=longest).contains(&spec.at.value) {
+            return Err(
+                source.wrong(&spec.at, format!("the longest tool runs from 0 to {longest} s"))
+            );
+        }
+        let least = networks.iter().map(|network| network.links.len()).min().unwrap_or(0);
+        let link = match &spec.link {
+            Some(link) if link.value == 0 || link.value as usize > least => {
+                return Err(source.wrong(link, format!("this network has the links 1 to {least}")));
+            }
+            other => other.as_ref().map(|link| link.value as usize - 1),
+        };
+        let changes = network::changes(source, &spec.set)?;
+        if changes == crate::settings::Changes::default() {
+            return Err(source.wrong(
+                &spec.at,
+                "this event changes nothing: say for example `set: { loss: 5% }`",
+            ));
+        }
+        events.push(Event { at: spec.at.value, link, changes });
+    }
+    events.sort_by(|a, b| a.at.total_cmp(&b.at));
+    Ok(events)
+}
+
+fn assertion(
+    source: &Source,
+    spec: &AssertionSpec,
+    protocols: &[crate::plan::Protocol],
+    tools: &[Tool],
+    networks: &[Network],
+) -> Result<Assertion, Fault> {
+    let names = || protocols.iter().map(|protocol| protocol.name.as_str());
+    let of = |name: &Option<Spanned<String>>| match name {
+        Some(name) if !names().any(|known| known == name.value) => {
+            Err(source.unknown("protocol of this test", name, names()))
+        }
+        other => Ok(other.as_ref().map(|name| name.value.clone())),
+    };
+    figure(source, &spec.figure)?;
+    if spec.at_least.is_none() && spec.at_most.is_none() {
+        return Err(source.wrong(&spec.figure, "an assertion needs `at_least` or `at_most`"));
+    }
+    let tool = match &spec.tool {
+        Some(tool) if !tools.iter().any(|known| known.name == tool.value) => {
+            let names = tools.iter().map(|tool| tool.name.as_str());
+            return Err(source.unknown("tool of this test", tool, names));
+        }
+        other => other.as_ref().map(|tool| tool.value.clone()),
+    };
+    let network = match &spec.topology {
+        Some(index) if index.value as usize >= networks.len() => {
+            return Err(source
+                .wrong(index, format!("this test has the networks 0 to {}", networks.len() - 1)));
+        }
+        other => other.as_ref().map(|index| index.value as usize),
+    };
+    Ok(Assertion {
+        figure: spec.figure.value.clone(),
+        protocol: of(&spec.protocol)?,
+        tool,
+        network,
+        at_least: spec.at_least,
+        at_most: spec.at_most,
+        relative_to: of(&spec.relative_to)?,
+    })
+}
+
+fn figure(source: &Source, name: &Spanned<String>) -> Result<(), Fault> {
+    if figures::KNOWN.iter().any(|known| known.name == name.value) {
+        return Ok(());
+    }
+    Err(source.unknown("figure", name, figures::KNOWN.iter().map(|known| known.name)))
+}
+
+fn published(source: &Source, spec: &PublishedSpec) -> Result<Published, Fault> {
+    figure(source, &spec.figure)?;
+    let mut cells = Vec::new();
+    if let Some(values) = &spec.values {
+        let (rows, columns) = (spec.loss.len(), spec.delay.len());
+        if values.value.len() != rows || values.value.iter().any(|row| row.len() != columns) {
+            return Err(source.wrong(
+                values,
+                format!("`loss` and `delay` ask for {rows} rows of {columns} values"),
+            ));
+        }
+        for (loss, row) in spec.loss.iter().zip(&values.value) {
+            for (delay, value) in spec.delay.iter().zip(row) {
+                cells.extend(value.map(|value| (*loss, *delay, value)));
+            }
+        }
+    } else if spec.value.is_none() {
+        return Err(source.wrong(
+            &spec.figure,
+            "published figures need a `value`, or `values` with `loss` and `delay`",
+        ));
+    }
+    Ok(Published {
+        source: spec.source.clone(),
+        label: spec.label.clone(),
+        figure: spec.figure.value.clone(),
+        value: spec.value,
+        cells,
+    })
+}

@@ -1,0 +1,139 @@
+//! Tools: which keys each knows, and what they mean.
+
+use serde_saphyr::{Location, Spanned};
+
+use super::model::{PacketType, ToolSpec};
+use super::source::{Fault, Source};
+use crate::plan::{Tool, ToolKind};
+
+/// Longest that a tool may run, in seconds.
+const LONGEST: f64 = 24.0 * 3600.0;
+
+/// The tool that an entry of `test_tools` describes. `last` is the last node of the network.
+pub(crate) fn tool(
+    source: &Source,
+    name: &Spanned<String>,
+    spec: &ToolSpec,
+    last: u32,
+) -> Result<Tool, Fault> {
+    let word = name.value.as_str();
+    if word.is_empty() || word.contains(['/', '\0']) {
+        return Err(source.wrong(name, "a tool is named by a word without slashes"));
+    }
+    let interval = within(source, &spec.interval, 1.0, 0.001, 3600.0, "seconds")?;
+    let intervals = within(source, &spec.interval_num, 10, 1, 1_000_000, "intervals")?;
+    let packet_count = spec.packet_count.as_ref();
+    let args = || -> Vec<String> {
+        let args = spec.args.as_ref().map(|args| &args.value.0);
+        args.into_iter()
+            .flatten()
+            .flat_map(|text| text.0.split_whitespace().map(str::to_owned))
+            .collect()
+    };
+    let is_bats = word.contains("bats_iperf");
+    let (kind, known): (ToolKind, &[&str]) = if word.contains("iperf") {
+        let kind = ToolKind::Throughput {
+            packet_type: spec.packet_type.unwrap_or_default(),
+            parallel: within(source, &spec.parallel, 1, 1, 128, "streams")?,
+            bitrate: within(source, &spec.bitrate, 0.0, 0.0, 1e6, "Mbit/s")?,
+            args: args(),
+            bats: is_bats,
+        };
+        (kind, &["parallel", "packet_type", "bitrate", "args"])
+    } else {
+        match word {
+            word if word.starts_with("rtt") => {
+                let count = (f64::from(intervals)).clamp(1.0, 1e6) as u32;
+                let count = within(source, &spec.packet_count, count, 1, 10_000_000, "messages")?;
+                let size = within(source, &spec.packet_size, 512, 16, 60_000, "octets")?;
+                (ToolKind::Rtt { count, size }, &["packet_count", "packet_size", "packet_type"])
+            }
+            "ping" => {
+                let count =
+                    within(source, &spec.packet_count, intervals, 1, 10_000_000, "datagrams")?;
+                let size = within(source, &spec.packet_size, 56, 16, 1472, "octets")?;
+                (ToolKind::Ping { count, size }, &["packet_count", "packet_size"])
+            }
+            "scp" => {
+                let megabytes = within(source, &spec.file_size, 1, 1, 100_000, "MB")?;
+                (ToolKind::Scp { megabytes }, &["file_size"])
+            }
+            _ => {
+                let mut words = vec![word.to_owned()];
+                words.extend(args());
+                let server = spec.server.iter().flat_map(|server| &server.0);
+                let server =
+                    server.flat_map(|text| text.0.split_whitespace().map(str::to_owned)).collect();
+                (ToolKind::Command { words, server }, &["args", "server"])
+            }
+        }
+    };
+    check_keys(source, word, spec, known)?;
+    // The messages of `rtt` and `ping` decide how long they take.
+    let (interval, intervals) = match (&kind, packet_count) {
+        (ToolKind::Rtt { count: 1, .. }, _) => (1.0, 15),
+        (ToolKind::Rtt { count, .. } | ToolKind::Ping { count, .. }, _) => (interval, *count),
+        _ => (interval, intervals),
+    };
+    if interval * f64::from(intervals) > LONGEST {
+        return Err(source.wrong(name, "a tool runs for a day at most"));
+    }
+    let node =
+        |host: &Option<Spanned<u32>>, default| host.as_ref().map_or(default, |host| host.value);
+    Ok(Tool {
+        name: word.to_owned(),
+        client: node(&spec.client_host, 0),
+        server: node(&spec.server_host, last),
+        interval,
+        intervals,
+        kind,
+    })
+}
+
+fn within<T: PartialOrd + Copy + std::fmt::Display>(
+    source: &Source,
+    value: &Option<Spanned<T>>,
+    default: T,
+    least: T,
+    most: T,
+    what: &str,
+) -> Result<T, Fault> {
+    match value {
+        None => Ok(default),
+        Some(value) if value.value >= least && value.value <= most => Ok(value.value),
+        Some(value) => Err(source.wrong(value, format!("these are not {least} to {most} {what}"))),
+    }
+}
+
+/// Fails if a key is set that means nothing to the tool.
+fn check_keys(source: &Source, tool: &str, spec: &ToolSpec, known: &[&str]) -> Result<(), Fault> {
+    fn at<T>(value: &Option<Spanned<T>>) -> Option<Location> {
+        value.as_ref().map(|value| value.referenced)
+    }
+    // A tool of UDP has no need of the word, and Oasis's files say it everywhere.
+    let packet_type =
+        spec.packet_type.filter(|&kind| kind != PacketType::Tcp).map(|_| Location::UNKNOWN);
+    // Oasis's files give every tool a `parallel` of 1 and a `bitrate` of 0.
+    let parallel =
+        spec.parallel.as_ref().filter(|value| value.value != 1).map(|value| value.referenced);
+    let bitrate =
+        spec.bitrate.as_ref().filter(|value| value.value != 0.0).map(|value| value.referenced);
+    let args =
+        spec.args.as_ref().filter(|args| !args.value.0.is_empty()).map(|args| args.referenced);
+    let set = [
+        ("parallel", parallel),
+        ("packet_type", packet_type),
+        ("bitrate", bitrate),
+        ("args", args),
+        ("packet_count", at(&spec.packet_count)),
+        ("packet_size", at(&spec.packet_size)),
+        ("file_size", at(&spec.file_size)),
+        ("server", spec.server.as_ref().map(|_| Location::UNKNOWN)),
+    ];
+    for (key, place) in set {
+        if let Some(place) = place.filter(|_| !known.contains(&key)) {
+            return Err(source.fault(place, format!("the tool `{tool}` has no key `{key}`")));
+        }
+    }
+    Ok(())
+}

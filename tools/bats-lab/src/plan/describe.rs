@@ -1,0 +1,88 @@
+//! The plan in words, for `check` and `--dry-run`.
+
+use std::fmt::Write as _;
+
+use super::{Case, ProtocolKind, Suite, ToolKind};
+use crate::config::model::BackendName;
+
+/// What would be run. With `all` every measurement has a line.
+pub(crate) fn describe(suite: &Suite, backend: Option<BackendName>, all: bool) -> String {
+    let mut text = String::new();
+    for note in &suite.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    for case in &suite.cases {
+        let backend = backend.or(case.backend).unwrap_or(BackendName::Netns);
+        let _ = writeln!(
+            text,
+            "{}: {} measurements on {}, about {}",
+            case.name,
+            case.measurements(),
+            backend.name(),
+            if backend == BackendName::Sim {
+                "as fast as it computes".to_owned()
+            } else {
+                time(case.seconds())
+            }
+        );
+        if !case.description.is_empty() {
+            let _ = writeln!(text, "  {}", case.description.trim());
+        }
+        for protocol in &case.protocols {
+            if let ProtocolKind::Missing { why } = &protocol.kind {
+                let _ = writeln!(text, "  {}: {why}", protocol.name);
+            }
+        }
+        if all {
+            measurements(&mut text, case);
+        }
+    }
+    text
+}
+
+fn measurements(text: &mut String, case: &Case) {
+    for (index, network) in case.networks.iter().enumerate() {
+        let _ = writeln!(text, "  topology-{index}: {}", network.label);
+        for protocol in &case.protocols {
+            for tool in &case.tools {
+                let what = match &tool.kind {
+                    ToolKind::Throughput { .. } => "throughput",
+                    ToolKind::Rtt { count: 1, .. } => "first round trip",
+                    ToolKind::Rtt { .. } => "round trips",
+                    ToolKind::Ping { .. } => "pings",
+                    ToolKind::Scp { .. } => "a file",
+                    ToolKind::Command { .. } => "a command",
+                };
+                let _ = writeln!(
+                    text,
+                    "    {} {}: {what} from node {} to node {}, {} s{}{}",
+                    protocol.name,
+                    tool.name,
+                    tool.client,
+                    tool.server,
+                    tool.seconds(),
+                    if case.repetitions > 1 {
+                        format!(", {} times", case.repetitions)
+                    } else {
+                        String::new()
+                    },
+                    if case.flows.is_empty() {
+                        String::new()
+                    } else {
+                        format!(", {} more flows", case.flows.len())
+                    },
+                );
+            }
+        }
+    }
+}
+
+/// Seconds as people say them.
+pub(crate) fn time(seconds: f64) -> String {
+    let seconds = seconds.round().max(0.0) as u64;
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}

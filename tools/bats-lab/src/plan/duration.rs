@@ -1,0 +1,37 @@
+//! How long things take, for progress and for patience.
+
+use super::{Case, Suite, Tool};
+
+/// What building a network and starting programs takes, in seconds.
+const SET_UP: f64 = 1.5;
+/// What the measurement of the emulator takes.
+const VERIFY: f64 = 9.0;
+
+impl Tool {
+    /// Seconds after which it hangs.
+    pub(crate) fn patience(&self) -> f64 {
+        self.seconds() + 30.0
+    }
+}
+
+impl Case {
+    /// Measurements in all.
+    pub(crate) fn measurements(&self) -> usize {
+        self.networks.len() * self.protocols.len() * self.tools.len() * self.repetitions as usize
+    }
+
+    /// Seconds that it takes in real time.
+    pub(crate) fn seconds(&self) -> f64 {
+        let tools: f64 = self.tools.iter().map(|tool| tool.seconds() + SET_UP).sum();
+        let protocols = if self.is_parallel { 1 } else { self.protocols.len() };
+        let once = tools * protocols as f64 * f64::from(self.repetitions);
+        once * self.networks.len() as f64 + if self.verify { VERIFY } else { 0.0 }
+    }
+}
+
+impl Suite {
+    /// Seconds that all take in real time.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.cases.iter().map(Case::seconds).sum()
+    }
+}

@@ -1,0 +1,237 @@
+//! What is going to be run: a test file with everything looked up, expanded and checked.
+
+mod describe;
+mod duration;
+
+pub(crate) use describe::{describe, time};
+
+use crate::config::model::{BackendName, PacketType};
+use crate::settings::{Changes, Link};
+
+/// All tests of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Suite {
+    /// The file, as it was named.
+    pub(crate) file: String,
+    /// What is accepted and has no effect, in words.
+    pub(crate) notes: Vec<String>,
+    /// The tests.
+    pub(crate) cases: Vec<Case>,
+    /// Real hosts by name of their testbed.
+    pub(crate) testbeds: Vec<(String, Vec<Host>)>,
+}
+
+/// One test.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) description: String,
+    /// Whether it runs when no test is named.
+    pub(crate) enabled: bool,
+    pub(crate) backend: Option<BackendName>,
+    pub(crate) networks: Vec<Network>,
+    pub(crate) protocols: Vec<Protocol>,
+    pub(crate) tools: Vec<Tool>,
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) is_parallel: bool,
+    pub(crate) allow_failure: bool,
+    pub(crate) repetitions: u32,
+    pub(crate) seed: u64,
+    pub(crate) assertions: Vec<Assertion>,
+    pub(crate) published: Vec<Published>,
+    pub(crate) verify: bool,
+    pub(crate) capture: bool,
+    /// Seconds between samples.
+    pub(crate) sample_interval: f64,
+}
+
+/// One network.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Network {
+    /// The topology's name.
+    pub(crate) name: String,
+    /// What it does, in a line.
+    pub(crate) label: String,
+    pub(crate) nodes: u32,
+    /// The ends of each link, the lower node first.
+    pub(crate) edges: Vec<(u32, u32)>,
+    /// What each link does; forward is towards the higher node.
+    pub(crate) links: Vec<Link>,
+    /// Loss in per cent, where it is the same on all links.
+    pub(crate) loss_percent: Option<f64>,
+    /// One-way delay of a link in ms, where it is the same on all links.
+    pub(crate) delay_ms: Option<f64>,
+}
+
+/// A protocol under test.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Protocol {
+    /// Its name in the file.
+    pub(crate) name: String,
+    /// As it is shown.
+    pub(crate) label: String,
+    pub(crate) kind: ProtocolKind,
+}
+
+/// What it takes to run a protocol.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ProtocolKind {
+    /// The kernel's TCP with this congestion control.
+    Tcp { congestion: String },
+    /// The kernel's UDP.
+    Udp,
+    /// This project's, by the mode of `bats_iperf`.
+    Bats { mode: String },
+    /// QUIC by quinn, with this congestion control.
+    Quic { congestion: String },
+    /// A program at the client and one at the server; tools connect to a port at the client.
+    Tunnel { client: Vec<String>, server: Vec<String>, port: u16, carries: PacketType },
+    /// A program on every node; tools use the hosts' addresses.
+    Daemon { words: Vec<String> },
+    /// Known, and not to be had.
+    Missing { why: String },
+}
+
+/// What is done over each protocol.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tool {
+    /// Its name in the file.
+    pub(crate) name: String,
+    pub(crate) client: u32,
+    pub(crate) server: u32,
+    /// Seconds.
+    pub(crate) interval: f64,
+    pub(crate) intervals: u32,
+    pub(crate) kind: ToolKind,
+}
+
+/// What a tool does.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ToolKind {
+    /// As much as goes, or at a rate.
+    Throughput {
+        packet_type: PacketType,
+        parallel: u16,
+        bitrate: f64,
+        args: Vec<String>,
+        bats: bool,
+    },
+    /// Times of messages that are sent back.
+    Rtt { count: u32, size: u32 },
+    /// Times of datagrams that are sent back, beside the protocol.
+    Ping { count: u32, size: u32 },
+    /// A file, by scp.
+    Scp { megabytes: u32 },
+    /// A command.
+    Command { words: Vec<String>, server: Vec<String> },
+}
+
+impl Tool {
+    /// Seconds that it takes by itself.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.interval * f64::from(self.intervals)
+    }
+}
+
+/// A flow beside the tool's.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Flow {
+    pub(crate) protocol: Protocol,
+    pub(crate) client: u32,
+    pub(crate) server: u32,
+    /// Seconds; drawn from the seed if not said.
+    pub(crate) delay: Option<f64>,
+    pub(crate) duration: Option<f64>,
+}
+
+/// A change of links.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Event {
+    /// Seconds from the start of the tool.
+    pub(crate) at: f64,
+    /// Counted from 0; all if not said.
+    pub(crate) link: Option<usize>,
+    pub(crate) changes: Changes,
+}
+
+/// What a figure has to be.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Assertion {
+    pub(crate) figure: String,
+    pub(crate) protocol: Option<String>,
+    pub(crate) tool: Option<String>,
+    pub(crate) network: Option<usize>,
+    pub(crate) at_least: Option<f64>,
+    pub(crate) at_most: Option<f64>,
+    pub(crate) relative_to: Option<String>,
+}
+
+/// Somebody else's figures.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Published {
+    pub(crate) source: String,
+    pub(crate) label: String,
+    pub(crate) figure: String,
+    pub(crate) value: Option<f64>,
+    /// Loss in per cent, delay in ms, figure.
+    pub(crate) cells: Vec<(f64, f64, f64)>,
+}
+
+impl Published {
+    /// The figure that stands beside ours over `network`.
+    pub(crate) fn at(&self, network: &Network) -> Option<f64> {
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        self.value.or_else(|| {
+            let (loss, delay) = (network.loss_percent?, network.delay_ms?);
+            self.cells
+                .iter()
+                .find(|cell| near(cell.0, loss) && near(cell.1, delay))
+                .map(|cell| cell.2)
+        })
+    }
+}
+
+/// A real host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    pub(crate) user: Option<String>,
+    pub(crate) ip: String,
+    pub(crate) address: String,
+    pub(crate) port: Option<u16>,
+    pub(crate) arch: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) interface: Option<String>,
+}
+
+impl Network {
+    /// The links from one node to another by the fewest hops: number and whether it is forward.
+    pub(crate) fn path(&self, from: u32, to: u32) -> Option<Vec<(usize, bool)>> {
+        crate::topology::path(&self.edges, from, to)
+    }
+
+    /// The bits a second that UDP payload can carry along the path in full frames, if each hop
+    /// loses what it loses.
+    pub(crate) fn bound(&self, from: u32, to: u32) -> Option<f64> {
+        let path = self.path(from, to)?;
+        let directions = path.iter().map(|&(link, forward)| {
+            let link = &self.links[link];
+            if forward { link.forward } else { link.backward }
+        });
+        let mut passes = 1.0;
+        let mut bound = f64::INFINITY;
+        for direction in directions {
+            passes *= 1.0 - direction.loss.mean();
+            if direction.rate > 0 {
+                bound = bound.min(direction.rate as f64);
+            }
+        }
+        (bound.is_finite()).then_some(bound * passes * 1472.0 / 1514.0)
+    }
+
+    /// The delay there and back along the path, in seconds.
+    pub(crate) fn round_trip(&self, from: u32, to: u32) -> Option<f64> {
+        let path = self.path(from, to)?;
+        Some(path.iter().map(|&(link, _)| self.links[link].round_trip().as_secs_f64()).sum())
+    }
+}

@@ -1,0 +1,196 @@
+//! A UDP load: datagrams with numbers at a constant rate, and a sink that counts what is missing.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::interrupt;
+
+/// Octets of a datagram: fits through tunnels that add headers of their own.
+const SIZE: usize = 1200;
+/// Marks the last datagrams.
+const LAST: u64 = u64::MAX;
+/// How long the sink waits for another datagram once it has seen one.
+const SILENCE: Duration = Duration::from_secs(3);
+const INTERVAL: f64 = 1.0;
+
+/// Sends for some seconds at a rate of payload.
+pub(crate) fn source(to: SocketAddr, seconds: u64, mbps: f64) -> Result<()> {
+    interrupt::watch()?;
+    let socket = UdpSocket::bind("0.0.0.0:0").context("cannot open a socket")?;
+    socket.connect(to).with_context(|| format!("cannot reach {to}"))?;
+    let gap = SIZE as f64 * 8.0 / (mbps.max(0.001) * 1e6);
+    let start = Instant::now();
+    let end = Duration::from_secs(seconds);
+    let mut datagram = [0x5a; SIZE];
+    let mut number = 0u64;
+    while start.elapsed() < end && !interrupt::requested() {
+        let due = (start.elapsed().as_secs_f64() / gap) as u64 + 1;
+        while number < due {
+            put(&mut datagram, number);
+            // A full queue or a far end that is not there yet loses a datagram, as a wire would.
+            let _ = socket.send(&datagram);
+            number += 1;
+        }
+        std::thread::sleep(Duration::from_secs_f64(gap.clamp(50e-6, 0.05)));
+    }
+    let sent = number;
+    for _ in 0..10 {
+        put(&mut datagram, LAST);
+        datagram[8..16].copy_from_slice(&sent.to_le_bytes());
+        let _ = socket.send(&datagram);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    outln!("{}", json!({ "intervals": [], "sent": sent }));
+    Ok(())
+}
+
+/// The number, and the time of sending.
+fn put(datagram: &mut [u8; SIZE], number: u64) {
+    datagram[..8].copy_from_slice(&number.to_le_bytes());
+    datagram[8..16].copy_from_slice(&micros().to_le_bytes());
+}
+
+fn micros() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Counts what arrives until the last datagram, and prints it in the shape of iperf3.
+pub(crate) fn sink(port: u16) -> Result<()> {
+    interrupt::watch()?;
+    let socket = UdpSocket::bind(("0.0.0.0", port))
+        .with_context(|| format!("cannot listen on port {port}"))?;
+    socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+    let mut count = Count::default();
+    let mut buffer = [0; 2048];
+    let mut start: Option<Instant> = None;
+    let mut heard = Instant::now();
+    while !interrupt::requested() {
+        match socket.recv(&mut buffer) {
+            Ok(length) if length >= 16 => {
+                heard = Instant::now();
+                let begin = *start.get_or_insert(heard);
+                if !count.take(begin.elapsed().as_secs_f64(), &buffer[..length]) {
+                    break;
+                }
+            }
+            Ok(_) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
+            Err(error) => return Err(error).context("the socket broke"),
+        }
+        if start.is_some() && heard.elapsed() > SILENCE {
+            break;
+        }
+    }
+    outln!("{}", count.report());
+    Ok(())
+}
+
+/// What has arrived.
+#[derive(Default)]
+struct Count {
+    bytes: u64,
+    packets: u64,
+    highest: u64,
+    /// How many were sent, where the source has told.
+    sent: Option<u64>,
+    interval_start: f64,
+    interval_bytes: u64,
+    intervals: Vec<serde_json::Value>,
+    last: f64,
+    transit: Option<f64>,
+    jitter: f64,
+}
+
+impl Count {
+    /// Takes a datagram; false if it was the last.
+    fn take(&mut self, now: f64, datagram: &[u8]) -> bool {
+        let number = |at: usize| {
+            let octets = datagram.get(at..at + 8).and_then(|octets| octets.try_into().ok());
+            octets.map_or(0, u64::from_le_bytes)
+        };
+        if number(0) == LAST {
+            self.sent = Some(number(8));
+            return false;
+        }
+        self.highest = self.highest.max(number(0).saturating_add(1));
+        self.packets += 1;
+        self.bytes += datagram.len() as u64;
+        self.interval_bytes += datagram.len() as u64;
+        self.last = now;
+        // RFC 3550, section 6.4.1.
+        let transit = micros() as f64 - number(8) as f64;
+        if let Some(before) = self.transit.replace(transit) {
+            self.jitter += ((transit - before).abs() - self.jitter) / 16.0;
+        }
+        if now - self.interval_start >= INTERVAL {
+            self.close(now);
+        }
+        true
+    }
+
+    fn close(&mut self, now: f64) {
+        let (start, bytes) = (self.interval_start, std::mem::take(&mut self.interval_bytes));
+        let seconds = (now - start).max(1e-9);
+        self.intervals.push(json!({ "sum": {
+            "start": start, "end": now, "seconds": seconds, "bytes": bytes,
+            "bits_per_second": bytes as f64 * 8.0 / seconds,
+            "jitter_ms": self.jitter / 1e3,
+        }}));
+        self.interval_start = now;
+    }
+
+    fn report(mut self) -> serde_json::Value {
+        if self.last > self.interval_start {
+            self.close(self.last);
+        }
+        let sent = self.sent.unwrap_or(self.highest);
+        let lost = sent.saturating_sub(self.packets);
+        json!({
+            "intervals": self.intervals,
+            "end": { "sum": {
+                "bytes": self.bytes, "packets": sent, "lost_packets": lost,
+                "lost_percent": if sent > 0 { 100.0 * lost as f64 / sent as f64 } else { 100.0 },
+                "jitter_ms": self.jitter / 1e3,
+            }},
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_lost() {
+        let mut count = Count::default();
+        let mut datagram = [0; SIZE];
+        for number in 0..100 {
+            put(&mut datagram, number);
+            if number % 10 != 3 {
+                assert!(count.take(number as f64 * 0.03, &datagram));
+            }
+        }
+        put(&mut datagram, LAST);
+        datagram[8..16].copy_from_slice(&102u64.to_le_bytes());
+        assert!(!count.take(3.0, &datagram));
+        let report = count.report();
+        assert_eq!(report["end"]["sum"]["lost_packets"], 12);
+        assert_eq!(report["end"]["sum"]["packets"], 102);
+        let bytes: u64 = report["intervals"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|i| i["sum"]["bytes"].as_u64().unwrap())
+            .sum();
+        assert_eq!(bytes, 90 * SIZE as u64);
+    }
+}

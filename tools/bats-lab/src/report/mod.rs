@@ -1,0 +1,166 @@
+//! Reports: one page that needs nothing else, pictures, tables.
+
+pub(crate) mod plot;
+pub(crate) mod plots;
+mod png;
+pub(crate) mod table;
+pub(crate) mod text;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use minijinja::{AutoEscape, Environment, Value, context};
+use serde_json::json;
+
+use crate::config::tests_of::file_name;
+use crate::result::{CaseResult, RunResult, Status, csv, folder};
+use plot::{Content, Plot, Style, thinned};
+
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+/// Most points of a curve in the page.
+const MOST_POINTS: usize = 4_000;
+/// Plots that are open when the page is; the others open with a click.
+const OPEN: usize = 12;
+
+/// Writes `report.html`, and the plots as SVG and PNG.
+///
+/// # Errors
+/// Where a file cannot be written.
+pub(crate) fn write(place: &Path, result: &RunResult) -> Result<()> {
+    let mut all = Vec::new();
+    for case in &result.cases {
+        let plots = plots::of(case);
+        let pictures = place.join(file_name(&case.name)).join("plots");
+        fs::create_dir_all(&pictures)
+            .with_context(|| format!("cannot make {}", pictures.display()))?;
+        for plot in &plots {
+            let svg = plot.svg();
+            folder::write(&pictures.join(format!("{}.png", plot.name)), png::png(&svg)?)?;
+            folder::write(&pictures.join(format!("{}.svg", plot.name)), svg)?;
+        }
+        for matrix in table::matrices(case) {
+            let text =
+                csv::matrix("loss % \\ delay ms", &matrix.rows, &matrix.columns, &matrix.values);
+            let name = file_name(&format!("matrix-{}", matrix.name));
+            folder::write(&place.join(file_name(&case.name)).join(format!("{name}.csv")), text)?;
+        }
+        all.push(plots);
+    }
+    folder::write(&place.join("report.html"), page(result, &all)?)
+}
+
+/// The page.
+fn page(result: &RunResult, plots: &[Vec<Plot>]) -> Result<String> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.add_template("page", PAGE).context("the report's template is broken")?;
+    let mut data = Vec::new();
+    let cases: Vec<Value> = result
+        .cases
+        .iter()
+        .zip(plots)
+        .map(|(case, plots)| {
+            let plots: Vec<Value> = plots
+                .iter()
+                .enumerate()
+                .map(|(index, plot)| {
+                    let number = data.len();
+                    data.push(of_script(plot));
+                    context! {
+                        number,
+                        title => plot.title,
+                        svg => Value::from_safe_string(plot.svg()),
+                        open => index < OPEN,
+                        moves => matches!(plot.content, Content::Curves { .. }),
+                    }
+                })
+                .collect();
+            of_case(case, plots)
+        })
+        .collect();
+    let page = environment.get_template("page")?.render(context! {
+        result => context! {
+            file => result.file,
+            started => result.started.chars().take(19).collect::<String>().replace('T', " "),
+            seconds => format!("{:.0}", result.seconds),
+            passed => result.passed,
+            ended_early => result.ended_early,
+            notes => result.notes,
+            versions => result.versions,
+            command => result.command.join(" "),
+        },
+        cases,
+        style => Value::from_safe_string(STYLE.to_owned()),
+        script => Value::from_safe_string(SCRIPT.to_owned()),
+        // Inside a script nothing may end it.
+        data => Value::from_safe_string(serde_json::to_string(&data)?.replace('<', "\\u003c")),
+    });
+    page.context("the report cannot be written")
+}
+
+fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
+    let failures: Vec<Value> = case
+        .measurements
+        .iter()
+        .filter(|one| one.status != Status::Passed)
+        .map(|one| {
+            context! {
+                failed => one.status == Status::Failed,
+                what => format!("{} {}, topology-{}", one.label, one.tool, one.network),
+                why => one.reason,
+            }
+        })
+        .collect();
+    let mut warnings: Vec<String> = case.warnings.clone();
+    for one in &case.measurements {
+        for warning in &one.warnings {
+            warnings
+                .push(format!("{} {}, topology-{}: {warning}", one.label, one.tool, one.network));
+        }
+    }
+    let mut commands: Vec<&String> =
+        case.measurements.iter().flat_map(|one| &one.commands).collect();
+    commands.dedup();
+    context! {
+        name => case.name,
+        description => case.description,
+        backend => case.backend,
+        seed => case.seed,
+        passed => case.passed,
+        verdict => text::verdict(case),
+        networks => case.networks,
+        assertions => case.assertions,
+        published => case.published,
+        tables => table::of(case),
+        verification => case.verification,
+        failures,
+        warnings,
+        plots,
+        commands => commands.into_iter().take(60).collect::<Vec<_>>(),
+    }
+}
+
+/// What the page's script gets of a plot.
+fn of_script(plot: &Plot) -> serde_json::Value {
+    let Content::Curves { curves, limit, .. } = &plot.content else { return json!(null) };
+    let scale = plot::Scale::of(curves, *limit);
+    let curves: Vec<_> = curves
+        .iter()
+        .map(|curve| {
+            let points: Vec<[f64; 2]> = thinned(&curve.points, MOST_POINTS)
+                .into_iter()
+                .filter(|point| point.0.is_finite() && point.1.is_finite())
+                .map(|(x, y)| [(x * 1e4).round() / 1e4, (y * 1e4).round() / 1e4])
+                .collect();
+            json!({ "label": curve.label, "stairs": curve.style == Style::Stairs, "points": points })
+        })
+        .collect();
+    json!({
+        "curves": curves, "limit": limit,
+        "x": [scale.least_x, scale.most_x], "y": scale.most_y,
+        "box": [plot::LEFT, plot::TOP, plot::WIDTH - plot::RIGHT, plot::HEIGHT - plot::BOTTOM],
+    })
+}

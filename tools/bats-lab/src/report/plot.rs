@@ -1,0 +1,426 @@
+//! Plots as SVG: lines, stairs, points, bars and heat maps, with axes that have round numbers.
+
+use std::fmt::Write as _;
+
+/// Told apart by people with any colour vision (Okabe and Ito), then darker ones.
+pub(crate) const COLOURS: [&str; 8] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#7a4f9a"];
+pub(crate) const WIDTH: f64 = 860.0;
+pub(crate) const HEIGHT: f64 = 340.0;
+pub(crate) const LEFT: f64 = 62.0;
+pub(crate) const RIGHT: f64 = 14.0;
+pub(crate) const TOP: f64 = 34.0;
+pub(crate) const BOTTOM: f64 = 42.0;
+/// Most points of a curve in a picture.
+const MOST_POINTS: usize = 1_500;
+
+/// How a curve is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// From point to point.
+    Line,
+    /// Each point ends an interval of its height.
+    Stairs,
+    /// Points only.
+    Dots,
+}
+
+/// A curve.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Curve {
+    pub(crate) label: String,
+    pub(crate) style: Style,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// What is shown.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Content {
+    Curves { curves: Vec<Curve>, x: String, y: String, limit: Option<f64> },
+    Bars { bars: Vec<(String, f64)>, y: String },
+    Heat { rows: Vec<f64>, columns: Vec<f64>, values: Vec<Vec<Option<f64>>>, unit: String },
+}
+
+/// A plot.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Plot {
+    /// For files and for the page.
+    pub(crate) name: String,
+    pub(crate) title: String,
+    pub(crate) content: Content,
+}
+
+/// Text that is safe in XML.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A coordinate.
+fn at(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+}
+
+/// A round step that divides `range` into about `parts`.
+pub(crate) fn step(range: f64, parts: f64) -> f64 {
+    let rough = (range / parts).max(1e-9);
+    let magnitude = 10f64.powf(rough.log10().floor());
+    let factor =
+        [1.0, 2.0, 5.0].into_iter().find(|factor| factor * magnitude >= rough * (1.0 - 1e-9));
+    factor.unwrap_or(10.0) * magnitude
+}
+
+/// A number at an axis.
+fn tick(value: f64, step: f64) -> String {
+    let digits = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{value:.digits$}")
+}
+
+/// Fewer points with the same look: of each part the least and the most.
+pub(crate) fn thinned(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
+    if points.len() <= most {
+        return points.to_vec();
+    }
+    let part = points.len().div_ceil(most / 2);
+    let mut kept = Vec::with_capacity(most + 2);
+    for part in points.chunks(part) {
+        let by_value = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
+        if let (Some(&least), Some(&largest)) =
+            (part.iter().min_by(by_value), part.iter().max_by(by_value))
+        {
+            let (first, second) =
+                if least.0 <= largest.0 { (least, largest) } else { (largest, least) };
+            kept.push(first);
+            if second != first {
+                kept.push(second);
+            }
+        }
+    }
+    kept
+}
+
+/// The scales of curves.
+pub(crate) struct Scale {
+    pub(crate) least_x: f64,
+    pub(crate) most_x: f64,
+    pub(crate) most_y: f64,
+}
+
+impl Scale {
+    /// Holds all points, and zero.
+    pub(crate) fn of(curves: &[Curve], limit: Option<f64>) -> Self {
+        let all = || {
+            curves
+                .iter()
+                .flat_map(|curve| &curve.points)
+                .filter(|p| p.0.is_finite() && p.1.is_finite())
+        };
+        let most_x = all().map(|point| point.0).fold(0.0, f64::max);
+        let least_x = all().map(|point| point.0).fold(f64::INFINITY, f64::min);
+        let most_y = all().map(|point| point.1).fold(limit.unwrap_or(0.0), f64::max);
+        // Times begin at zero; what lies far from it gets a scale of its own.
+        let least_x = if least_x.is_finite() && least_x > 0.5 * most_x { least_x } else { 0.0 };
+        Self {
+            least_x,
+            most_x: if most_x > least_x { most_x } else { least_x + 1.0 },
+            most_y: if most_y > 0.0 { most_y * 1.05 } else { 1.0 },
+        }
+    }
+
+    fn x(&self, value: f64) -> f64 {
+        let share = (value - self.least_x) / (self.most_x - self.least_x);
+        LEFT + (WIDTH - LEFT - RIGHT) * share.clamp(0.0, 1.0)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value / self.most_y).clamp(0.0, 1.0)
+    }
+}
+
+impl Plot {
+    /// The picture.
+    pub(crate) fn svg(&self) -> String {
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             font-family=\"DejaVu Sans, Verdana, sans-serif\" font-size=\"12\" role=\"img\" aria-label=\"{title}\">\
+             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fff\"/>\
+             <text x=\"{LEFT}\" y=\"16\" font-weight=\"bold\">{title}</text>",
+            title = escape(&self.title)
+        );
+        match &self.content {
+            Content::Curves { curves, x, y, limit } => draw_curves(&mut svg, curves, x, y, *limit),
+            Content::Bars { bars, y } => draw_bars(&mut svg, bars, y),
+            Content::Heat { rows, columns, values, unit } => {
+                draw_heat(&mut svg, rows, columns, values, unit)
+            }
+        }
+        svg.push_str("</svg>");
+        svg
+    }
+}
+
+fn draw_y_axis(svg: &mut String, scale: &Scale, label: &str) {
+    let step = step(scale.most_y, 5.0);
+    let mut value = 0.0;
+    svg.push_str("<g class=\"y\" fill=\"#333\">");
+    while value <= scale.most_y {
+        let y = at(scale.y(value));
+        let _ = write!(
+            svg,
+            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke=\"#ddd\"/>\
+             <text x=\"{}\" y=\"{y}\" dy=\"4\" text-anchor=\"end\">{}</text>",
+            WIDTH - RIGHT,
+            LEFT - 6.0,
+            tick(value, step)
+        );
+        value += step;
+    }
+    let _ = write!(
+        svg,
+        "<text x=\"14\" y=\"{0}\" transform=\"rotate(-90 14 {0})\" text-anchor=\"middle\">{1}</text></g>",
+        at((TOP + HEIGHT - BOTTOM) / 2.0),
+        escape(label)
+    );
+}
+
+fn draw_curves(svg: &mut String, curves: &[Curve], x: &str, y: &str, limit: Option<f64>) {
+    let scale = Scale::of(curves, limit);
+    draw_y_axis(svg, &scale, y);
+    let range = scale.most_x - scale.least_x;
+    let step = step(range, 8.0);
+    let mut value = (scale.least_x / step).ceil() * step;
+    svg.push_str("<g class=\"x\" fill=\"#333\">");
+    while value <= scale.most_x + 1e-9 {
+        let x = at(scale.x(value));
+        let _ = write!(
+            svg,
+            "<text x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            HEIGHT - BOTTOM + 16.0,
+            tick(value, step)
+        );
+        value += step;
+    }
+    let _ = write!(
+        svg,
+        "</g><text x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"#333\">{}</text>",
+        at((LEFT + WIDTH - RIGHT) / 2.0),
+        HEIGHT - 6.0,
+        escape(x)
+    );
+    if let Some(limit) = limit {
+        let y = at(scale.y(limit));
+        let _ = write!(
+            svg,
+            "<line class=\"limit\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke=\"#000\" stroke-dasharray=\"5 4\"/>",
+            WIDTH - RIGHT
+        );
+    }
+    for (curve, colour) in curves.iter().zip(COLOURS.iter().cycle()) {
+        draw_curve(svg, curve, colour, &scale);
+    }
+    legend(svg, curves);
+    let _ = write!(
+        svg,
+        "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke=\"#333\"/>",
+        WIDTH - RIGHT,
+        y = HEIGHT - BOTTOM
+    );
+}
+
+fn draw_curve(svg: &mut String, curve: &Curve, colour: &str, scale: &Scale) {
+    let points = thinned(&curve.points, MOST_POINTS);
+    if curve.style == Style::Dots {
+        let _ = write!(svg, "<g class=\"curve\" fill=\"{colour}\">");
+        for (x, y) in points {
+            let _ = write!(
+                svg,
+                "<circle cx=\"{}\" cy=\"{}\" r=\"1.6\"/>",
+                at(scale.x(x)),
+                at(scale.y(y))
+            );
+        }
+        svg.push_str("</g>");
+        return;
+    }
+    let mut text = String::new();
+    let mut before = scale.least_x;
+    for (x, y) in points {
+        if curve.style == Style::Stairs {
+            let _ = write!(text, "{},{} ", at(scale.x(before)), at(scale.y(y)));
+        }
+        let _ = write!(text, "{},{} ", at(scale.x(x)), at(scale.y(y)));
+        before = x;
+    }
+    let _ = write!(
+        svg,
+        "<polyline class=\"curve\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\" points=\"{}\"/>",
+        text.trim_end()
+    );
+}
+
+fn legend(svg: &mut String, curves: &[Curve]) {
+    // From right to left in the title's line.
+    let mut right = WIDTH - RIGHT;
+    svg.push_str("<g class=\"legend\">");
+    for (index, curve) in curves.iter().enumerate().rev() {
+        let width = curve.label.chars().count() as f64 * 7.2 + 26.0;
+        right -= width;
+        if right < LEFT {
+            break;
+        }
+        let colour = COLOURS[index % COLOURS.len()];
+        let _ = write!(
+            svg,
+            "<g data-curve=\"{index}\"><rect x=\"{}\" y=\"21\" width=\"14\" height=\"4\" fill=\"{colour}\"/>\
+             <text x=\"{}\" y=\"28\" fill=\"#333\">{}</text></g>",
+            at(right),
+            at(right + 18.0),
+            escape(&curve.label)
+        );
+    }
+    svg.push_str("</g>");
+}
+
+fn draw_bars(svg: &mut String, bars: &[(String, f64)], y: &str) {
+    let most = bars.iter().map(|bar| bar.1).fold(0.0, f64::max);
+    let scale =
+        Scale { least_x: 0.0, most_x: 1.0, most_y: if most > 0.0 { most * 1.1 } else { 1.0 } };
+    draw_y_axis(svg, &scale, y);
+    let slot = (WIDTH - LEFT - RIGHT) / bars.len().max(1) as f64;
+    for (index, ((label, value), colour)) in bars.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        let left = LEFT + slot * index as f64 + slot * 0.2;
+        let top = scale.y(*value);
+        let middle = at(left + slot * 0.3);
+        let _ = write!(
+            svg,
+            "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{colour}\"/>\
+             <text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{}</text>\
+             <text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\" fill=\"#333\">{}</text>",
+            at(left),
+            at(top),
+            at(slot * 0.6),
+            at(HEIGHT - BOTTOM - top),
+            at(top - 4.0),
+            super::table::number(*value),
+            HEIGHT - BOTTOM + 16.0,
+            escape(label)
+        );
+    }
+}
+
+/// From pale to dark blue, which also print in grey tells apart.
+fn heat(share: f64) -> (String, &'static str) {
+    let share = share.clamp(0.0, 1.0);
+    let mix = |from: f64, to: f64| (from + (to - from) * share).round() as u8;
+    let colour =
+        format!("#{:02x}{:02x}{:02x}", mix(247.0, 8.0), mix(251.0, 69.0), mix(255.0, 148.0));
+    (colour, if share > 0.55 { "#fff" } else { "#000" })
+}
+
+fn draw_heat(
+    svg: &mut String,
+    rows: &[f64],
+    columns: &[f64],
+    values: &[Vec<Option<f64>>],
+    unit: &str,
+) {
+    let most = values.iter().flatten().flatten().copied().fold(0.0, f64::max);
+    let (left, top) = (LEFT + 20.0, TOP + 8.0);
+    let width = (WIDTH - left - RIGHT) / columns.len().max(1) as f64;
+    let height = (HEIGHT - BOTTOM - top) / rows.len().max(1) as f64;
+    for (row, (loss, values)) in rows.iter().zip(values).enumerate() {
+        let y = top + height * row as f64;
+        let middle = at(y + height / 2.0 + 4.0);
+        let _ = write!(
+            svg,
+            "<text x=\"{}\" y=\"{middle}\" text-anchor=\"end\">{loss} %</text>",
+            at(left - 6.0)
+        );
+        for (column, value) in values.iter().enumerate() {
+            let x = left + width * column as f64;
+            let (fill, ink) = value.map_or(("#eee".to_owned(), "#000"), |value| {
+                heat(if most > 0.0 { value / most } else { 0.0 })
+            });
+            let _ = write!(
+                svg,
+                "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{fill}\" stroke=\"#fff\"/>\
+                 <text x=\"{}\" y=\"{middle}\" text-anchor=\"middle\" fill=\"{ink}\">{}</text>",
+                at(x),
+                at(y),
+                at(width),
+                at(height),
+                at(x + width / 2.0),
+                value.map_or("-".to_owned(), super::table::number)
+            );
+        }
+    }
+    for (column, delay) in columns.iter().enumerate() {
+        let x = at(left + width * (column as f64 + 0.5));
+        let _ = write!(
+            svg,
+            "<text x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{delay} ms</text>",
+            HEIGHT - BOTTOM + 16.0
+        );
+    }
+    let _ = write!(
+        svg,
+        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"#333\">one-way delay; rows: loss{}</text>",
+        at((left + WIDTH - RIGHT) / 2.0),
+        HEIGHT - 6.0,
+        if unit.is_empty() { String::new() } else { format!("; cells: {}", escape(unit)) }
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_round() {
+        assert_eq!(step(918.0, 5.0), 200.0);
+        assert_eq!(step(15.0, 8.0), 2.0);
+        assert_eq!(step(1.0, 5.0), 0.2);
+        assert_eq!(tick(0.2, 0.2), "0.2");
+        assert_eq!(tick(200.0, 200.0), "200");
+    }
+
+    #[test]
+    fn thinning_keeps_the_extremes() {
+        let points: Vec<(f64, f64)> =
+            (0..10_000).map(|i| (f64::from(i), if i == 5_000 { 99.0 } else { 1.0 })).collect();
+        let thin = thinned(&points, 1_000);
+        assert!(thin.len() <= 1_002 && thin.iter().any(|point| point.1 == 99.0));
+        assert!(thin.windows(2).all(|pair| pair[0].0 <= pair[1].0));
+    }
+
+    #[test]
+    fn every_content_is_well_formed() {
+        let curve = Curve {
+            label: "<a>".into(),
+            style: Style::Stairs,
+            points: vec![(1.0, 5.0), (2.0, f64::NAN)],
+        };
+        let dots = Curve { style: Style::Dots, ..curve.clone() };
+        let contents = [
+            Content::Curves {
+                curves: vec![curve, dots],
+                x: "s".into(),
+                y: "Mbit/s".into(),
+                limit: Some(9.0),
+            },
+            Content::Curves { curves: Vec::new(), x: "s".into(), y: "y".into(), limit: None },
+            Content::Bars { bars: vec![("TCP & co".into(), 3.0)], y: "ms".into() },
+            Content::Heat {
+                rows: vec![0.0],
+                columns: vec![10.0, 20.0],
+                values: vec![vec![Some(1.0), None]],
+                unit: "Mbit/s".into(),
+            },
+        ];
+        for content in contents {
+            let svg = Plot { name: "x".into(), title: "a < b".into(), content }.svg();
+            let tree = resvg::usvg::Tree::from_str(&svg, &resvg::usvg::Options::default());
+            assert!(tree.is_ok(), "{svg}");
+        }
+    }
+}

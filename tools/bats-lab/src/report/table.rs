@@ -1,0 +1,238 @@
+//! The tables of a test: ours, the bound, the published figures, side by side.
+
+use crate::result::figures::{self, Known};
+use crate::result::statistics::Sample;
+use crate::result::{CaseResult, Status};
+
+/// A table of text.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Table {
+    pub(crate) title: String,
+    pub(crate) head: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
+    /// How many columns at the left are words.
+    pub(crate) words: usize,
+}
+
+/// A matrix of loss and delay, of one protocol, tool and figure.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Matrix {
+    pub(crate) title: String,
+    /// For files.
+    pub(crate) name: String,
+    pub(crate) unit: String,
+    /// Losses in per cent.
+    pub(crate) rows: Vec<f64>,
+    /// One-way delays in ms.
+    pub(crate) columns: Vec<f64>,
+    pub(crate) values: Vec<Vec<Option<f64>>>,
+}
+
+/// Figures that a matrix is made of.
+const OF_MATRICES: [&str; 5] =
+    ["first_10s_mbps", "steady_mbps", "efficiency", "rtt_p50_ms", "first_rtt_ms"];
+
+/// A number as people read it.
+pub(crate) fn number(value: f64) -> String {
+    let size = value.abs();
+    if value == 0.0 {
+        "0".to_owned()
+    } else if size >= 1000.0 {
+        format!("{value:.0}")
+    } else if size >= 100.0 {
+        format!("{value:.1}")
+    } else if size >= 1.0 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+/// The values of a figure over the repetitions.
+pub(crate) fn values(
+    case: &CaseResult,
+    network: usize,
+    protocol: &str,
+    tool: &str,
+    figure: &str,
+) -> Vec<f64> {
+    case.measurements
+        .iter()
+        .filter(|one| one.network == network && one.protocol == protocol && one.tool == tool)
+        .filter(|one| one.status == Status::Passed)
+        .filter_map(|one| one.figures.get(figure).copied())
+        .collect()
+}
+
+/// The protocols (name and label) and tools that were measured, in order.
+pub(crate) fn subjects(case: &CaseResult) -> Vec<(String, String, String)> {
+    let mut subjects: Vec<(String, String, String)> = Vec::new();
+    for one in case.measurements.iter().filter(|one| one.status == Status::Passed) {
+        let subject = (one.protocol.clone(), one.label.clone(), one.tool.clone());
+        if !subjects.contains(&subject) {
+            subjects.push(subject);
+        }
+    }
+    subjects
+}
+
+/// Whether the networks of the test are a matrix of losses and delays.
+pub(crate) fn is_matrix(case: &CaseResult) -> bool {
+    case.networks.len() > 1
+        && case.networks.iter().all(|one| one.loss_percent.is_some() && one.delay_ms.is_some())
+}
+
+/// The axes of a matrix.
+fn axes(case: &CaseResult) -> (Vec<f64>, Vec<f64>) {
+    let sorted = |value: &dyn Fn(usize) -> Option<f64>| {
+        let mut all: Vec<f64> = (0..case.networks.len()).filter_map(value).collect();
+        all.sort_by(f64::total_cmp);
+        all.dedup();
+        all
+    };
+    (
+        sorted(&|index| case.networks[index].loss_percent),
+        sorted(&|index| case.networks[index].delay_ms),
+    )
+}
+
+/// All matrices of a test: ours, and those of others.
+pub(crate) fn matrices(case: &CaseResult) -> Vec<Matrix> {
+    if !is_matrix(case) {
+        return Vec::new();
+    }
+    let (rows, columns) = axes(case);
+    let fill = |of: &dyn Fn(usize) -> Option<f64>| -> Vec<Vec<Option<f64>>> {
+        let at = |loss: f64, delay: f64| {
+            case.networks
+                .iter()
+                .position(|one| one.loss_percent == Some(loss) && one.delay_ms == Some(delay))
+                .and_then(of)
+        };
+        rows.iter().map(|&loss| columns.iter().map(|&delay| at(loss, delay)).collect()).collect()
+    };
+    let mut matrices = Vec::new();
+    let make = |title: String, name: String, known: &Known, values: Vec<Vec<Option<f64>>>| Matrix {
+        title,
+        name,
+        unit: known.unit.to_owned(),
+        rows: rows.clone(),
+        columns: columns.clone(),
+        values,
+    };
+    for (protocol, label, tool) in subjects(case) {
+        for known in OF_MATRICES.iter().filter_map(|name| figures::of(name)) {
+            let values = fill(&|network| {
+                Sample::of(&values(case, network, &protocol, &tool, known.name))
+                    .map(|sample| sample.mean)
+            });
+            if values.iter().flatten().any(Option::is_some) {
+                let title = format!("{label}, {tool}: {}", with_unit(known));
+                matrices.push(make(
+                    title,
+                    format!("{protocol}-{tool}-{}", known.name),
+                    known,
+                    values,
+                ));
+            }
+        }
+    }
+    for published in &case.published {
+        let Some(known) = figures::of(&published.figure) else { continue };
+        let values = fill(&|network| published.values.get(network).copied().flatten());
+        let title = format!("{} ({}): {}", published.label, published.source, with_unit(known));
+        matrices.push(make(title, format!("published-{}", published.label), known, values));
+    }
+    matrices
+}
+
+/// A figure's title with its unit.
+pub(crate) fn with_unit(known: &Known) -> String {
+    if known.unit.is_empty() {
+        known.title.to_owned()
+    } else {
+        format!("{}, {}", known.title, known.unit)
+    }
+}
+
+/// The tables of a test.
+pub(crate) fn of(case: &CaseResult) -> Vec<Table> {
+    if is_matrix(case) {
+        return matrices(case).iter().map(of_matrix).collect();
+    }
+    let mut tables = Vec::new();
+    for (index, network) in case.networks.iter().enumerate() {
+        let mut tools: Vec<String> = subjects(case).into_iter().map(|subject| subject.2).collect();
+        tools.sort();
+        tools.dedup();
+        for tool in tools {
+            tables.extend(of_tool(case, index, &network.label, &tool));
+        }
+    }
+    tables
+}
+
+fn of_matrix(matrix: &Matrix) -> Table {
+    let mut head = vec!["loss \\ one way".to_owned()];
+    head.extend(matrix.columns.iter().map(|delay| format!("{delay} ms")));
+    let rows = matrix.rows.iter().zip(&matrix.values).map(|(loss, values)| {
+        let cells = values.iter().map(|value| value.map_or("-".to_owned(), number));
+        std::iter::once(format!("{loss} %")).chain(cells).collect()
+    });
+    Table { title: matrix.title.clone(), head, rows: rows.collect(), words: 1 }
+}
+
+/// A column for each protocol and then for what others published, a row for each figure.
+fn of_tool(case: &CaseResult, network: usize, label: &str, tool: &str) -> Option<Table> {
+    let of_tool: Vec<(String, String)> = subjects(case)
+        .into_iter()
+        .filter(|subject| subject.2 == tool)
+        .map(|(protocol, label, _)| (protocol, label))
+        .collect();
+    let used: Vec<&Known> = figures::KNOWN
+        .iter()
+        .filter(|known| {
+            of_tool
+                .iter()
+                .any(|(protocol, _)| !values(case, network, protocol, tool, known.name).is_empty())
+        })
+        .collect();
+    if used.is_empty() {
+        return None;
+    }
+    let mut head = vec![String::new()];
+    head.extend(of_tool.iter().map(|(_, label)| label.clone()));
+    let mut rows: Vec<Vec<String>> = used
+        .iter()
+        .map(|known| {
+            let of = |protocol: &str| cell(&values(case, network, protocol, tool, known.name));
+            let cells = of_tool.iter().map(|(protocol, _)| of(protocol));
+            std::iter::once(with_unit(known)).chain(cells).collect()
+        })
+        .collect();
+    for published in &case.published {
+        let Some(value) = published.values.get(network).copied().flatten() else { continue };
+        let Some(row) = used.iter().position(|known| known.name == published.figure) else {
+            continue;
+        };
+        let name = format!("{} ({})", published.label, published.source);
+        let column = head.iter().position(|cell| *cell == name).unwrap_or_else(|| {
+            head.push(name);
+            rows.iter_mut().for_each(|row| row.push("-".to_owned()));
+            head.len() - 1
+        });
+        rows[row][column] = number(value);
+    }
+    Some(Table { title: format!("{tool}: {label}"), head, rows, words: 1 })
+}
+
+/// The mean, and half the width of its interval of 95 % confidence.
+fn cell(values: &[f64]) -> String {
+    match Sample::of(values) {
+        None => "-".to_owned(),
+        Some(sample) => match sample.half_width() {
+            Some(width) => format!("{} ±{}", number(sample.mean), number(width)),
+            None => number(sample.mean),
+        },
+    }
+}

@@ -1,0 +1,75 @@
+//! A run in a terminal.
+
+use std::fmt::Write as _;
+
+use super::table::{self, Table};
+use crate::result::{CaseResult, RunResult, Status};
+
+/// Verdicts and tables.
+pub(crate) fn summary(result: &RunResult) -> String {
+    let mut text = String::new();
+    for case in &result.cases {
+        let _ = writeln!(text, "\n{} on {}: {}", case.name, case.backend, verdict(case));
+        for table in table::of(case) {
+            let _ = write!(text, "{}", lines(&table));
+        }
+        for one in case.measurements.iter().filter(|one| one.status != Status::Passed) {
+            let _ = writeln!(
+                text,
+                "  {}: {} {} topology-{}: {}",
+                if one.status == Status::Failed { "failed" } else { "not here" },
+                one.label,
+                one.tool,
+                one.network,
+                one.reason.as_deref().unwrap_or_default()
+            );
+        }
+        for assertion in &case.assertions {
+            let word = if assertion.holds { "holds" } else { "DOES NOT HOLD" };
+            let _ =
+                writeln!(text, "  {word}: {} (measured {})", assertion.asked, assertion.measured);
+        }
+        let mut warnings: Vec<&String> = case.warnings.iter().collect();
+        warnings.extend(case.measurements.iter().flat_map(|one| &one.warnings));
+        warnings.dedup();
+        for warning in warnings.iter().take(10) {
+            let _ = writeln!(text, "  note: {warning}");
+        }
+        if warnings.len() > 10 {
+            let _ = writeln!(text, "  and {} more notes in the report", warnings.len() - 10);
+        }
+    }
+    text
+}
+
+/// How a test ended, in a word.
+pub(crate) fn verdict(case: &CaseResult) -> &'static str {
+    match (case.passed, case.allow_failure) {
+        (true, _) => "passed",
+        (false, true) => "failed, which is allowed",
+        (false, false) => "FAILED",
+    }
+}
+
+fn lines(table: &Table) -> String {
+    let mut widths: Vec<usize> = table.head.iter().map(|cell| cell.chars().count()).collect();
+    for row in &table.rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = format!("  {}\n", table.title);
+    for row in std::iter::once(&table.head).chain(&table.rows) {
+        let mut line = String::from("   ");
+        for (index, (width, cell)) in widths.iter().zip(row).enumerate() {
+            // Words to the left, numbers to the right.
+            if index < table.words {
+                let _ = write!(line, " {cell:<width$} ");
+            } else {
+                let _ = write!(line, " {cell:>width$} ");
+            }
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}

@@ -1,0 +1,116 @@
+//! Whether a test passed: its measurements and its assertions.
+
+use super::statistics::Sample;
+use super::{AssertionResult, CaseResult, Measurement, Status};
+use crate::plan::{Assertion, Case};
+
+/// Judges the assertions of `case` and the whole.
+pub(crate) fn judge(case: &Case, result: &mut CaseResult) {
+    result.assertions = case
+        .assertions
+        .iter()
+        .flat_map(|assertion| hold(assertion, case, &result.measurements))
+        .collect();
+    let failed = result.measurements.iter().any(|one| one.status == Status::Failed);
+    let some = result.measurements.iter().any(|one| one.status == Status::Passed);
+    result.passed = some && !failed && result.assertions.iter().all(|one| one.holds);
+}
+
+/// The mean over the repetitions of a figure.
+fn mean(
+    measurements: &[Measurement],
+    figure: &str,
+    protocol: &str,
+    tool: &str,
+    network: usize,
+) -> Option<f64> {
+    let values: Vec<f64> = measurements
+        .iter()
+        .filter(|one| one.protocol == protocol && one.tool == tool && one.network == network)
+        .filter(|one| one.status == Status::Passed)
+        .filter_map(|one| one.figures.get(figure).copied())
+        .collect();
+    Sample::of(&values).map(|sample| sample.mean)
+}
+
+/// An assertion over every protocol, tool and network that it fits.
+fn hold(assertion: &Assertion, case: &Case, measurements: &[Measurement]) -> Vec<AssertionResult> {
+    let mut results = Vec::new();
+    for network in 0..case.networks.len() {
+        for protocol in &case.protocols {
+            for tool in &case.tools {
+                let fits = assertion.network.is_none_or(|wanted| wanted == network)
+                    && assertion.protocol.as_ref().is_none_or(|wanted| *wanted == protocol.name)
+                    && assertion.relative_to.as_ref() != Some(&protocol.name)
+                    && assertion.tool.as_ref().is_none_or(|wanted| *wanted == tool.name);
+                let supported = measurements.iter().any(|one| {
+                    one.network == network
+                        && one.protocol == protocol.name
+                        && one.tool == tool.name
+                        && one.status != Status::Unsupported
+                });
+                if !fits || !supported {
+                    continue;
+                }
+                let of =
+                    |name: &str| mean(measurements, &assertion.figure, name, &tool.name, network);
+                let measured = of(&protocol.name);
+                // A tool that has no such figure at all is not meant, unless it is named.
+                if measured.is_none() && assertion.tool.is_none() && case.tools.len() > 1 {
+                    continue;
+                }
+                let base = match &assertion.relative_to {
+                    Some(other) => of(other),
+                    None => Some(1.0),
+                };
+                results.push(one(assertion, network, &protocol.name, &tool.name, measured, base));
+            }
+        }
+    }
+    if results.is_empty() {
+        results.push(AssertionResult {
+            asked: format!("{} {}", assertion.figure, bounds(assertion)),
+            measured: "nothing was measured that this is said of".to_owned(),
+            holds: false,
+        });
+    }
+    results
+}
+
+fn bounds(assertion: &Assertion) -> String {
+    let mut words = Vec::new();
+    let times = assertion.relative_to.as_ref();
+    let unit = times.map_or(String::new(), |other| format!(" x {other}'s"));
+    if let Some(least) = assertion.at_least {
+        words.push(format!("at least {least}{unit}"));
+    }
+    if let Some(most) = assertion.at_most {
+        words.push(format!("at most {most}{unit}"));
+    }
+    words.join(" and ")
+}
+
+fn one(
+    assertion: &Assertion,
+    network: usize,
+    protocol: &str,
+    tool: &str,
+    measured: Option<f64>,
+    base: Option<f64>,
+) -> AssertionResult {
+    let asked = format!(
+        "{} of {protocol}, {tool}, topology-{network}: {}",
+        assertion.figure,
+        bounds(assertion)
+    );
+    let (Some(value), Some(base)) = (measured, base) else {
+        return AssertionResult { asked, measured: "no figure".to_owned(), holds: false };
+    };
+    let holds = assertion.at_least.is_none_or(|least| value >= least * base)
+        && assertion.at_most.is_none_or(|most| value <= most * base);
+    let measured = match &assertion.relative_to {
+        Some(_) => format!("{value:.4} = {:.4} x {base:.4}", value / base),
+        None => format!("{value:.4}"),
+    };
+    AssertionResult { asked, measured, holds }
+}

@@ -1,0 +1,114 @@
+//! Percentiles, means, confidence.
+
+/// The value below which `share` of the values lie, which are in rising order. The nearest rank.
+pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {
+    let rank = (share * values.len() as f64).ceil().max(1.0) as usize;
+    values.get(rank.min(values.len()).checked_sub(1)?).copied()
+}
+
+/// Mean and standard error of a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) count: usize,
+    pub(crate) mean: f64,
+    /// The standard deviation of the mean; 0 where there is one value.
+    pub(crate) error: f64,
+}
+
+impl Sample {
+    /// Of these values.
+    pub(crate) fn of(values: &[f64]) -> Option<Self> {
+        let count = values.len();
+        if count == 0 {
+            return None;
+        }
+        let mean = values.iter().sum::<f64>() / count as f64;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let error =
+            if count > 1 { (squares / (count - 1) as f64 / count as f64).sqrt() } else { 0.0 };
+        Some(Self { count, mean, error })
+    }
+
+    /// Half the width of the interval that holds the true mean with 95 % confidence, if there is
+    /// more than one value.
+    pub(crate) fn half_width(&self) -> Option<f64> {
+        (self.count > 1).then(|| student(self.count as f64 - 1.0) * self.error)
+    }
+}
+
+/// The difference `b - a` and half the width of its interval of 95 % confidence (Welch), if both
+/// have more than one value.
+pub(crate) fn difference(a: &Sample, b: &Sample) -> (f64, Option<f64>) {
+    let (va, vb) = (a.error.powi(2), b.error.powi(2));
+    let difference = b.mean - a.mean;
+    if a.count < 2 || b.count < 2 {
+        return (difference, None);
+    }
+    let below = va * va / (a.count as f64 - 1.0) + vb * vb / (b.count as f64 - 1.0);
+    let freedom = if below > 0.0 { (va + vb).powi(2) / below } else { 1e9 };
+    (difference, Some(student(freedom) * (va + vb).sqrt()))
+}
+
+/// The 97.5 % point of Student's t distribution, by interpolation in 1/n between tabled values.
+fn student(freedom: f64) -> f64 {
+    const TABLE: [(f64, f64); 14] = [
+        (1.0, 12.706),
+        (2.0, 4.303),
+        (3.0, 3.182),
+        (4.0, 2.776),
+        (5.0, 2.571),
+        (6.0, 2.447),
+        (7.0, 2.365),
+        (8.0, 2.306),
+        (10.0, 2.228),
+        (15.0, 2.131),
+        (20.0, 2.086),
+        (30.0, 2.042),
+        (60.0, 2.000),
+        (1e9, 1.960),
+    ];
+    let freedom = freedom.clamp(1.0, 1e9);
+    let above = TABLE.iter().position(|entry| entry.0 >= freedom).unwrap_or(TABLE.len() - 1);
+    let (high, at_high) = TABLE[above];
+    let (low, at_low) = TABLE[above.saturating_sub(1)];
+    let span = 1.0 / low - 1.0 / high;
+    if span <= 0.0 {
+        return at_high;
+    }
+    at_high + (at_low - at_high) * (1.0 / freedom - 1.0 / high) / span
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_the_nearest_rank() {
+        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(percentile(&values, 0.5), Some(50.0));
+        assert_eq!(percentile(&values, 0.99), Some(99.0));
+        assert_eq!(percentile(&values, 1.0), Some(100.0));
+        assert_eq!(percentile(&values, 0.0), Some(1.0));
+        assert_eq!(percentile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn confidence_is_students() {
+        let sample = Sample::of(&[9.0, 10.0, 11.0]).unwrap();
+        assert_eq!((sample.mean, sample.count), (10.0, 3));
+        // 4.303 x 1 / sqrt(3)
+        assert!((sample.half_width().unwrap() - 2.484).abs() < 1e-3);
+        assert_eq!(Sample::of(&[1.0]).unwrap().half_width(), None);
+        assert!((student(12.0) - 2.179).abs() < 2e-3 && (student(40.0) - 2.021).abs() < 2e-3);
+    }
+
+    #[test]
+    fn equal_samples_do_not_differ() {
+        let a = Sample::of(&[9.0, 10.0, 11.0]).unwrap();
+        let b = Sample::of(&[19.0, 20.0, 21.0]).unwrap();
+        let (same, width) = difference(&a, &a);
+        assert!(same.abs() < width.unwrap());
+        let (apart, width) = difference(&a, &b);
+        assert!(apart > width.unwrap());
+    }
+}

@@ -1,0 +1,136 @@
+//! Who may ask: this machine's own pages, or who knows the token.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::{Refusal, Server};
+
+const COOKIE: &str = "batslab-token";
+
+/// What is asked of a request.
+pub(super) struct Access {
+    /// The names by which this server is known, with its port.
+    hosts: Vec<String>,
+    /// Whether any name will do: whoever knows the token is welcome from everywhere.
+    any_host: bool,
+    token: Option<String>,
+}
+
+impl Access {
+    pub(super) fn new(address: SocketAddr, token: Option<String>) -> Self {
+        let port = address.port();
+        let hosts = vec![
+            address.to_string(),
+            format!("localhost:{port}"),
+            format!("127.0.0.1:{port}"),
+            format!("[::1]:{port}"),
+        ];
+        Self { hosts, any_host: token.is_some() && !address.ip().is_loopback(), token }
+    }
+
+    /// Whether the names in a request are this server's. Another page's request has another origin; a
+    /// name that was made to point here has another host.
+    fn names_fit(&self, headers: &HeaderMap) -> bool {
+        let host =
+            headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let known = self.any_host || self.hosts.iter().any(|one| one == host);
+        let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("?"));
+        known && origin.is_none_or(|origin| origin.strip_prefix("http://") == Some(host))
+    }
+
+    fn knows_token(&self, request: &Request) -> bool {
+        let Some(token) = &self.token else { return true };
+        let headers = request.headers();
+        let bearer = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.strip_prefix("Bearer "));
+        let cookies =
+            headers.get(header::COOKIE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let cookie = cookies
+            .split(';')
+            .find_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='));
+        [bearer, cookie, asked(request)].into_iter().flatten().any(|known| same(known, token))
+    }
+}
+
+/// The token in the address.
+fn asked(request: &Request) -> Option<&str> {
+    request.uri().query()?.split('&').find_map(|pair| pair.strip_prefix("token="))
+}
+
+/// Whether two texts are the same, in a time that does not tell where they differ.
+fn same(one: &str, other: &str) -> bool {
+    let (one, other) = (blake3::hash(one.as_bytes()), blake3::hash(other.as_bytes()));
+    // The comparison of hashes takes the same time for all.
+    one == other
+}
+
+/// Lets a request through, or not.
+pub(super) async fn check(
+    State(server): State<Arc<Server>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let access = &server.access;
+    if !access.names_fit(request.headers()) {
+        return Refusal(StatusCode::FORBIDDEN, "this request comes from another page".into())
+            .into_response();
+    }
+    if !access.knows_token(&request) {
+        return Refusal(
+            StatusCode::UNAUTHORIZED,
+            "this server wants its token: /?token=TOKEN".into(),
+        )
+        .into_response();
+    }
+    let cookie = (request.method() == Method::GET)
+        .then(|| asked(&request).map(str::to_owned))
+        .flatten()
+        .and_then(|token| {
+            HeaderValue::from_str(&format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"))
+                .ok()
+        });
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    if let Some(cookie) = cookie {
+        headers.insert(header::SET_COOKIE, cookie);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_others_do_not_fit() {
+        let access = Access::new("127.0.0.1:8042".parse().unwrap(), None);
+        let headers = |pairs: &[(header::HeaderName, &str)]| {
+            pairs
+                .iter()
+                .map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()))
+                .collect::<HeaderMap>()
+        };
+        assert!(access.names_fit(&headers(&[(header::HOST, "localhost:8042")])));
+        assert!(access.names_fit(&headers(&[
+            (header::HOST, "127.0.0.1:8042"),
+            (header::ORIGIN, "http://127.0.0.1:8042")
+        ])));
+        assert!(!access.names_fit(&headers(&[(header::HOST, "evil.example:8042")])));
+        assert!(!access.names_fit(&headers(&[
+            (header::HOST, "localhost:8042"),
+            (header::ORIGIN, "http://evil.example")
+        ])));
+        assert!(!access.names_fit(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,213 @@
+//! `batslab serve`: past runs, cases to start, and what runs now, in a web page with a REST interface
+//! behind it.
+
+mod access;
+mod live;
+mod runs;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router, middleware};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::cli::ServeOptions;
+use crate::config::{load, shipped};
+use crate::interrupt;
+use access::Access;
+use runs::Runs;
+
+const PAGE: &str = include_str!("page.html");
+/// Longest request.
+const LONGEST: usize = 1 << 20;
+/// Shortest token.
+const TOKEN: usize = 16;
+
+/// What all requests share.
+struct Server {
+    access: Access,
+    runs: Runs,
+}
+
+type Shared = Arc<Server>;
+
+/// An answer, or why not.
+type Answer<T> = Result<T, Refusal>;
+
+/// Why a request is not answered.
+pub(crate) struct Refusal(StatusCode, String);
+
+impl Refusal {
+    fn wrong(text: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, text.into())
+    }
+
+    fn missing(text: impl Into<String>) -> Self {
+        Self(StatusCode::NOT_FOUND, text.into())
+    }
+}
+
+impl From<anyhow::Error> for Refusal {
+    fn from(error: anyhow::Error) -> Self {
+        Self(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}"))
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, Json(json!({ "error": self.1 }))).into_response()
+    }
+}
+
+/// Serves until it is interrupted.
+///
+/// # Errors
+/// Where it cannot listen, or would listen for everybody without a token.
+pub(crate) fn run(options: &ServeOptions) -> Result<()> {
+    let token = options.token.clone().or_else(|| std::env::var("BATSLAB_TOKEN").ok());
+    match &token {
+        None if !options.listen.ip().is_loopback() => {
+            bail!(
+                "{} is not loopback: say --token, for whoever reaches this page runs commands",
+                options.listen
+            );
+        }
+        Some(token) if token.len() < TOKEN => bail!("a token has {TOKEN} letters or more"),
+        _ => {}
+    }
+    interrupt::watch()?;
+    std::fs::create_dir_all(&options.results)
+        .with_context(|| format!("cannot make {}", options.results.display()))?;
+    let results = options.results.canonicalize().context("cannot find the folder of results")?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(serve(options.listen, token, results))
+}
+
+async fn serve(listen: SocketAddr, token: Option<String>, results: PathBuf) -> Result<()> {
+    let listener = tokio::net::TcpListener::bind(listen)
+        .await
+        .with_context(|| format!("cannot listen on {listen}"))?;
+    let address = listener.local_addr()?;
+    let server = Arc::new(Server { access: Access::new(address, token), runs: Runs::new(results) });
+    outln!("http://{address}/");
+    let router = Router::new()
+        .route("/", get(|| async { Html(PAGE) }))
+        .route("/api/cases", get(cases))
+        .route("/api/cases/{name}", get(case))
+        .route("/api/check", post(check))
+        .route("/api/runs", get(list).post(start))
+        .route("/api/runs/{name}", get(result).delete(stop))
+        .route("/api/runs/{name}/live", get(follow))
+        .route("/runs/{name}/{*path}", get(file))
+        .layer(middleware::from_fn_with_state(Arc::clone(&server), access::check))
+        .layer(DefaultBodyLimit::max(LONGEST))
+        .with_state(Arc::clone(&server));
+    let serving = axum::serve(listener, router);
+    let done = tokio::select! {
+        served = async { serving.await } => served.context("the server broke"),
+        () = interrupted() => Ok(()),
+    };
+    server.runs.end_all();
+    done
+}
+
+async fn interrupted() {
+    while !interrupt::requested() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn cases() -> Json<Value> {
+    let list = shipped::cases().map(|name| {
+        let suite = load::suite(&format!("case:{name}"), None).ok();
+        let tests = suite.iter().flat_map(|suite| &suite.cases);
+        json!({
+            "name": name,
+            "seconds": suite.as_ref().map(|suite| suite.seconds()),
+            "tests": tests.map(|case| json!({ "name": case.name, "description": case.description })).collect::<Vec<_>>(),
+        })
+    });
+    Json(list.collect())
+}
+
+async fn case(Path(name): Path<String>) -> Answer<String> {
+    let source = shipped::case(&name).map_err(|error| Refusal::missing(format!("{error:#}")))?;
+    Ok(source.text().to_owned())
+}
+
+/// A test file as text.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    yaml: String,
+}
+
+async fn check(State(server): State<Shared>, Json(text): Json<Text>) -> Answer<Json<Value>> {
+    let plan =
+        server.runs.check(&text.yaml).map_err(|error| Refusal::wrong(format!("{error:#}")))?;
+    Ok(Json(json!({ "plan": plan })))
+}
+
+/// What to start: a shipped case, or a test file as text.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Order {
+    case: Option<String>,
+    yaml: Option<String>,
+    only: Option<String>,
+    backend: Option<crate::config::model::BackendName>,
+}
+
+async fn start(State(server): State<Shared>, Json(order): Json<Order>) -> Answer<Response> {
+    let name = server.runs.start(&order)?;
+    Ok((StatusCode::CREATED, Json(json!({ "name": name }))).into_response())
+}
+
+async fn list(State(server): State<Shared>) -> Json<Value> {
+    Json(server.runs.list())
+}
+
+async fn result(State(server): State<Shared>, Path(name): Path<String>) -> Answer<Response> {
+    let path = server.runs.file(&name, "result.json")?;
+    let octets =
+        tokio::fs::read(path).await.map_err(|_| Refusal::missing("there is no result yet"))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], octets).into_response())
+}
+
+async fn stop(State(server): State<Shared>, Path(name): Path<String>) -> Answer<Json<Value>> {
+    server.runs.stop(&name)?;
+    Ok(Json(json!({ "stopped": name })))
+}
+
+async fn follow(State(server): State<Shared>, Path(name): Path<String>) -> Answer<Response> {
+    let path = server.runs.file(&name, crate::run::progress::LIVE)?;
+    Ok(live::stream(server, name, path).into_response())
+}
+
+async fn file(
+    State(server): State<Shared>,
+    Path((name, path)): Path<(String, String)>,
+) -> Answer<Response> {
+    let place = server.runs.file(&name, &path)?;
+    let octets =
+        tokio::fs::read(&place).await.map_err(|_| Refusal::missing("there is no such file"))?;
+    let kind = match place.extension().and_then(|end| end.to_str()) {
+        Some("html") => "text/html; charset=utf-8",
+        Some("json") => "application/json",
+        Some("svg") => "image/svg+xml",
+        Some("png") => "image/png",
+        Some("csv") => "text/csv; charset=utf-8",
+        Some("pcapng") => "application/octet-stream",
+        _ => "text/plain; charset=utf-8",
+    };
+    Ok(([(header::CONTENT_TYPE, kind)], octets).into_response())
+}

@@ -1,0 +1,247 @@
+//! Runs: those in the folder of results, and those that this server has started.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Component, Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use axum::http::StatusCode;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::{Order, Refusal};
+use crate::config::load;
+use crate::config::tests_of::file_name;
+use crate::plan;
+use crate::result::folder;
+use crate::run::progress::LIVE;
+
+/// Most past runs that are listed.
+const MOST: usize = 500;
+
+/// The runs.
+pub(super) struct Runs {
+    results: PathBuf,
+    started: Mutex<BTreeMap<String, Started>>,
+}
+
+/// A run that this server has started.
+struct Started {
+    child: Child,
+    /// How it ended, if it has: whether well, and its last words.
+    ended: Option<(bool, String)>,
+    errors: PathBuf,
+}
+
+impl Started {
+    fn poll(&mut self) {
+        if self.ended.is_none()
+            && let Ok(Some(status)) = self.child.try_wait()
+        {
+            let words = fs::read_to_string(&self.errors).unwrap_or_default();
+            let last = words.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+            self.ended = Some((status.success(), last.to_owned()));
+            let _ = fs::remove_file(&self.errors);
+        }
+    }
+
+    fn interrupt(&self) {
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
+        }
+    }
+}
+
+impl Runs {
+    pub(super) fn new(results: PathBuf) -> Self {
+        Self { results, started: Mutex::new(BTreeMap::new()) }
+    }
+
+    fn started(&self) -> MutexGuard<'_, BTreeMap<String, Started>> {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        started.values_mut().for_each(Started::poll);
+        started
+    }
+
+    /// The plan of a test file, in words.
+    pub(super) fn check(&self, yaml: &str) -> Result<String> {
+        let path = self.results.join(format!(
+            ".check-{}-{:?}.yaml",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        fs::write(&path, yaml).context("cannot write in the folder of results")?;
+        let suite = load::suite(&path.to_string_lossy(), None);
+        let _ = fs::remove_file(&path);
+        let suite = suite.map_err(|error| {
+            let text = format!("{error:#}");
+            anyhow::anyhow!(text.replace(&*path.to_string_lossy(), "file"))
+        })?;
+        Ok(plan::describe(&suite, None, true))
+    }
+
+    /// Starts a run. Returns its name.
+    pub(super) fn start(&self, order: &Order) -> Result<String, Refusal> {
+        let what = match (&order.case, &order.yaml) {
+            (Some(case), None) => {
+                crate::config::shipped::case(case)
+                    .map_err(|error| Refusal::wrong(format!("{error:#}")))?;
+                format!("case:{case}")
+            }
+            (None, Some(yaml)) => {
+                self.check(yaml).map_err(|error| Refusal::wrong(format!("{error:#}")))?;
+                "own".to_owned()
+            }
+            _ => return Err(Refusal::wrong("say either `case` or `yaml`")),
+        };
+        let mut started = self.started();
+        if let Some((name, _)) = started.iter().find(|(_, run)| run.ended.is_none()) {
+            return Err(Refusal(
+                StatusCode::CONFLICT,
+                format!("{name} is running: runs would disturb each other"),
+            ));
+        }
+        let stamp: String = jiff::Timestamp::now()
+            .to_string()
+            .chars()
+            .take(19)
+            .map(|c| if c == ':' { '-' } else { c })
+            .collect();
+        let base = format!("{stamp}-{}", file_name(what.trim_start_matches("case:")));
+        let is_free = |name: &str| !self.results.join(name).exists() && !started.contains_key(name);
+        let name = (0..1000)
+            .map(|count| if count == 0 { base.clone() } else { format!("{base}-{count}") })
+            .find(|name| is_free(name))
+            .ok_or_else(|| Refusal::wrong("there are too many runs of this second"))?;
+        let place = self.results.join(&name);
+        let file = match &order.yaml {
+            Some(yaml) => {
+                let path = self.results.join(format!("{name}.yaml"));
+                fs::write(&path, yaml).context("cannot write in the folder of results")?;
+                path.to_string_lossy().into_owned()
+            }
+            None => what,
+        };
+        let errors = self.results.join(format!(".{name}.err"));
+        let output = File::create(&errors).context("cannot write in the folder of results")?;
+        let own = std::env::current_exe().context("cannot find batslab itself")?;
+        let mut command = Command::new(own);
+        command.arg("run").arg(file).arg("--quiet").arg("--out").arg(&place);
+        if let Some(only) = &order.only {
+            command.arg(format!("--only={only}"));
+        }
+        if let Some(backend) = order.backend {
+            command.arg("--backend").arg(backend.name());
+        }
+        command.env_remove("CARGO_MANIFEST_DIR");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(output)
+            .spawn()
+            .context("cannot start the run")?;
+        started.insert(name.clone(), Started { child, ended: None, errors });
+        Ok(name)
+    }
+
+    /// All runs, the newest first.
+    pub(super) fn list(&self) -> Value {
+        let mut names: Vec<String> = fs::read_dir(&self.results)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| {
+                entry.path().join(LIVE).exists() || entry.path().join("result.json").exists()
+            })
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        let started = self.started();
+        names.extend(started.keys().cloned());
+        names.sort();
+        names.dedup();
+        let list = names.iter().rev().take(MOST).map(|name| {
+            let own = started.get(name);
+            let running = own.is_some_and(|run| run.ended.is_none());
+            let error = own.and_then(|run| run.ended.as_ref()).map(|ended| ended.1.clone());
+            let place = self.results.join(name);
+            let result = if running { None } else { folder::load(&place).ok() };
+            json!({
+                "name": name,
+                "running": running,
+                "passed": result.as_ref().map(|result| result.passed),
+                "file": result.as_ref().map(|result| result.file.clone()),
+                "started": result.as_ref().map(|result| result.started.clone()),
+                "seconds": result.as_ref().map(|result| result.seconds),
+                "error": error.filter(|text| !text.is_empty() && result.is_none()),
+                "report": place.join("report.html").exists().then(|| format!("/runs/{name}/report.html")),
+            })
+        });
+        list.collect()
+    }
+
+    /// Whether a run goes on.
+    pub(super) fn is_running(&self, name: &str) -> bool {
+        self.started().get(name).is_some_and(|run| run.ended.is_none())
+    }
+
+    /// Interrupts a run.
+    pub(super) fn stop(&self, name: &str) -> Result<(), Refusal> {
+        match self.started().get(name) {
+            Some(run) if run.ended.is_none() => {
+                run.interrupt();
+                Ok(())
+            }
+            _ => Err(Refusal::missing("no such run goes on")),
+        }
+    }
+
+    /// A file of a run. Nothing outside of its folder is one.
+    pub(super) fn file(&self, name: &str, path: &str) -> Result<PathBuf, Refusal> {
+        let plain =
+            |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+        let one = Path::new(name);
+        if one.components().count() != 1
+            || !plain(one)
+            || !plain(Path::new(path))
+            || name.starts_with('.')
+        {
+            return Err(Refusal::missing("there is no such file"));
+        }
+        let folder = self.results.join(name);
+        let place = folder.join(path);
+        // A link must not lead out, either. A run that is about to begin has no file yet.
+        match place.canonicalize() {
+            Ok(real) if real.starts_with(&folder) => Ok(real),
+            Ok(_) => Err(Refusal::missing("there is no such file")),
+            Err(_) if self.started().contains_key(name) => Ok(place),
+            Err(_) => Err(Refusal::missing("there is no such file")),
+        }
+    }
+
+    /// Interrupts what still runs and waits for it.
+    pub(super) fn end_all(&self) {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        loop {
+            let mut started = self.started();
+            let running: Vec<&mut Started> =
+                started.values_mut().filter(|run| run.ended.is_none()).collect();
+            if running.is_empty() {
+                break;
+            }
+            let late = Instant::now() > deadline;
+            for run in running {
+                if late {
+                    let _ = run.child.kill();
+                } else {
+                    run.interrupt();
+                }
+            }
+            drop(started);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Files that are right, and what is said of those that are not.
+
+use super::support::{Case, error_of, run, said};
+
+const GOOD: &str = "
+tests:
+  one:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }
+    target_protocols: [brtp, tcp-cubic]
+    test_tools:
+      iperf: { interval: 1, interval_num: 3 }
+";
+
+fn refused(yaml: &str, words: &[&str]) {
+    let case = Case::new(yaml);
+    for command in [&["check"][..], &["run", "--dry-run"]] {
+        let file = case.file();
+        let output = run(&[command, &[file.as_str()]].concat());
+        let error = error_of(&output);
+        assert_eq!(output.status.code(), Some(1), "{yaml}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+        for word in words {
+            assert!(error.contains(word), "{error} lacks {word}");
+        }
+    }
+}
+
+#[test]
+fn a_good_file_is_told_what_it_would_run() {
+    let case = Case::new(GOOD);
+    let output = run(&["check", &case.file()]);
+    assert!(output.status.success(), "{}", error_of(&output));
+    assert!(said(&output).contains("one: 2 measurements"), "{}", said(&output));
+    let output = run(&["run", "--dry-run", &case.file()]);
+    assert!(output.status.success());
+    assert!(said(&output).contains("tcp-cubic iperf: throughput from node 0 to node 1, 3 s"));
+    assert!(!case.out().exists());
+}
+
+#[test]
+fn unknown_keys_have_a_place_and_a_suggestion() {
+    refused(
+        &GOOD.replace("test_tools", "test_tool"),
+        &["test.yaml:6:", "unknown key `test_tool`", "did you mean `test_tools`?"],
+    );
+    refused(
+        &GOOD.replace("interval_num", "intervalnum"),
+        &["test.yaml:7:", "did you mean `interval_num`?"],
+    );
+    refused(&GOOD.replace("nodes", "nodse"), &["test.yaml:4:", "did you mean `nodes`?"]);
+    refused(&GOOD.replace("linear", "linaer"), &["test.yaml:4:", "did you mean `linear`?"]);
+}
+
+#[test]
+fn unknown_names_have_a_place_and_a_suggestion() {
+    refused(
+        &GOOD.replace("brtp", "brpt"),
+        &["test.yaml:5:", "unknown protocol `brpt`", "did you mean `brtp`?"],
+    );
+    let named = GOOD.replace(
+        "{ topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }",
+        "{ config_name: linear_netwrok_1, config_file: predefined.topology.yaml }",
+    );
+    refused(&named, &["test.yaml:4:", "did you mean `linear_network_1`?"]);
+    let case = Case::new(GOOD);
+    let output = run(&["run", "--dry-run", &case.file(), "--only", "two"]);
+    assert!(
+        error_of(&output).contains("did you mean `one`?")
+            || error_of(&output).contains("there are one")
+    );
+    let output = run(&["run", "case:smokee"]);
+    assert!(error_of(&output).contains("did you mean `case:smoke`?"));
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    for (from, to, words) in [
+        ("nodes: 2", "nodes: 1", "2 to 17 nodes"),
+        ("rate: 10M", "rate: 10", "has no unit"),
+        ("delay: 5ms", "delay: soon", "no time"),
+        ("interval_num: 3", "interval_num: 3, server_host: 7", "the nodes 0 to 1"),
+        ("interval_num: 3", "interval_num: 3, server_host: 0", "the same node"),
+        ("interval_num: 3", "interval_num: 3, file_size: 3", "no key `file_size`"),
+        ("[brtp, tcp-cubic]", "[]", "nothing to test"),
+        ("[brtp, tcp-cubic]", "[brtp, brtp]", "twice"),
+        ("[brtp, tcp-cubic]", "[brtp]\n    route: olsr_route", "with the node"),
+        (
+            "[brtp, tcp-cubic]",
+            "[brtp]\n    assertions: [{ figure: througput_mbps, at_least: 1 }]",
+            "did you mean `throughput_mbps`?",
+        ),
+        (
+            "[brtp, tcp-cubic]",
+            "[brtp]\n    events: [{ at: 99, set: { down: true } }]",
+            "from 0 to 3 s",
+        ),
+    ] {
+        refused(&GOOD.replace(from, to), &["test.yaml:", words]);
+    }
+    refused("tests: {}", &["no test to run"]);
+    refused("tests: [", &["test.yaml"]);
+}
+
+#[test]
+fn arrays_may_have_a_value_for_each_link_and_steps_multiply() {
+    let yaml = "
+tests:
+  arrays:
+    topology:
+      topology_type: linear
+      nodes: 4
+      array_description:
+        - link_loss: { init_value: [1, 2, 3] }
+        - link_latency: { init_value: [10], step_len: 20, step_num: 2 }
+        - link_bandwidth_forward: { init_value: [100], step_len: 100, step_num: 1 }
+    target_protocols: [brtp]
+    test_tools: { iperf: { client_host: 0, server_host: 3 } }
+";
+    let case = Case::new(yaml);
+    let output = run(&["run", "--dry-run", &case.file()]);
+    let text = said(&output);
+    assert!(text.contains("6 measurements"), "{text}");
+    assert!(
+        text.contains("topology-5: 3 hops, first link 200 Mbit/s, 50 ms one way, loss 1 %"),
+        "{text}"
+    );
+    refused(&yaml.replace("[1, 2, 3]", "[1, 2]"), &["test.yaml:8:", "all 3 links"]);
+}
+
+#[test]
+fn chains_may_be_described_by_matrices() {
+    let case = Case::new(
+        "
+tests:
+  chain:
+    topology: { config_name: 4-hops-linear-network, config_file: predefined.topology.yaml }
+    target_protocols: [tcp-bbr]
+    route: static_route
+    test_tools: { ping: { client_host: 0, server_host: 4 } }
+",
+    );
+    let text = said(&run(&["run", "--dry-run", &case.file()]));
+    assert!(text.contains("4 hops, each way 100 Mbit/s, 10 ms one way, loss 1 %"), "{text}");
+}
+
+#[test]
+fn a_file_of_json_is_as_good() {
+    let case = Case::new(GOOD);
+    let json = r#"{"tests": {"one": {"topology": {"topology_type": "linear", "nodes": 2},
+        "target_protocols": ["brtp"], "test_tools": {"iperf": {"interval_num": 3}}}}}"#;
+    let path = case.folder.path().join("test.json");
+    std::fs::write(&path, json).unwrap();
+    let output = run(&["check", path.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", error_of(&output));
+    std::fs::write(&path, json.replace("interval_num", "interval_nmu")).unwrap();
+    let output = run(&["check", path.to_str().unwrap()]);
+    assert!(error_of(&output).contains("test.json:2:"), "{}", error_of(&output));
+}
+
+#[test]
+fn good_files_fit_the_published_schema_and_bad_ones_do_not() {
+    let schema = said(&run(&["check", "--schema"]));
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    let tool = serde_json::json!({ "interval": 1, "interval_num": 3, "args": ["-x 1"] });
+    let file = |tool: serde_json::Value| {
+        serde_json::json!({ "tests": { "one": {
+            "topology": { "topology_type": "linear", "nodes": 2, "link": { "loss": "5%", "delay": 10 } },
+            "target_protocols": ["brtp", { "name": "own", "bin": "x" }],
+            "test_tools": { "iperf": tool },
+        }}})
+    };
+    jsonschema::validate(&schema, &file(tool)).unwrap();
+    assert!(jsonschema::validate(&schema, &file(serde_json::json!({ "intervall": 1 }))).is_err());
+}
+
+#[test]
+fn cases_are_listed_and_shown() {
+    let list = said(&run(&["cases"]));
+    for name in ["matrix-1g", "matrix-100m", "single-hop", "three-hops", "bbr-cubic", "competition"]
+    {
+        assert!(list.contains(&format!("case:{name}")), "{list}");
+    }
+    assert!(said(&run(&["cases", "--show", "smoke"])).contains("tests:"));
+}
+
+#[test]
+fn the_guides_example_is_right() {
+    let guide =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lab.md")).unwrap();
+    let example =
+        guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let case = Case::new(example);
+    let output = run(&["check", &case.file()]);
+    assert!(output.status.success(), "{}", error_of(&output));
+    assert!(said(&output).contains("satellite: 27 measurements"), "{}", said(&output));
+}

@@ -1,0 +1,228 @@
+//! The backend netns: real programs over real links.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::support::{Case, allowed, alone, batslab, error_of, figure, measurement, run, said};
+
+#[test]
+fn tools_and_protocols_run_over_a_chain() {
+    if !allowed("tools_and_protocols_run_over_a_chain") {
+        return;
+    }
+    let _alone = alone();
+    let case = Case::new(
+        "
+tests:
+  chain:
+    topology:
+      topology_type: linear
+      nodes: 3
+      link: { rate: 30M, delay: 5ms }
+      links: [{ loss: 2% }, { jitter: 1ms }]
+    target_protocols: [brtp, tcp-cubic, udp, quic]
+    route: static_route
+    test_tools:
+      iperf: { interval: 0.5, interval_num: 4 }
+      rtt: { interval: 0.01, packet_count: 50, packet_size: 200 }
+    sample_interval: 0.05
+    verify: false
+    assertions:
+      - { figure: rtt_p50_ms, tool: rtt, at_least: 18, at_most: 200 }
+      - { figure: loss_percent, protocol: udp, tool: iperf, at_least: 0.2, at_most: 6 }
+  others:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 30M, delay: 5ms } }
+    target_protocols: [tcp-reno]
+    test_tools:
+      ping: { interval: 0.01, interval_num: 30 }
+      rtt_first: { packet_count: 1 }
+      sh: { args: [-c, \"exit\"], interval: 0.2, interval_num: 2 }
+      no-such-program: {}
+    capture: true
+    verify: false
+",
+    );
+    let (output, result) = case.run(&[]);
+    // The program that is not there fails, and nothing else.
+    assert_eq!(output.status.code(), Some(1));
+    let failed: Vec<_> = result["cases"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|case| case["measurements"].as_array().unwrap())
+        .filter(|one| one["status"] == "failed")
+        .collect();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert!(failed[0]["reason"].as_str().unwrap().contains("`no-such-program` is not installed"));
+    assert_eq!(result["cases"][0]["passed"], true, "{}", said(&output));
+    for protocol in ["brtp", "tcp-cubic", "quic", "udp"] {
+        let rate = figure(&result, protocol, "iperf", "throughput_mbps");
+        assert!(rate > 0.1 && rate < 31.0, "{protocol}: {rate}");
+        let time = figure(&result, protocol, "rtt", "rtt_p50_ms");
+        assert!(time > 18.0, "{protocol}: {time}");
+    }
+    let series = |protocol: &str, name: &str| {
+        let one = measurement(&result, protocol, "iperf")["series"].as_array().unwrap();
+        one.iter()
+            .any(|series| series["name"] == name && series["points"].as_array().unwrap().len() > 1)
+    };
+    for name in ["throughput", "cwnd", "smoothed RTT", "delivery rate", "pacing rate"] {
+        assert!(series("brtp", name), "brtp has no {name}");
+        assert!(series("tcp-cubic", name), "tcp has no {name}");
+    }
+    assert!(series("tcp-cubic", "retransmissions") && series("udp", "queue"));
+    assert!(figure(&result, "tcp-reno", "ping", "rtt_p50_ms") >= 10.0);
+    assert!(figure(&result, "tcp-reno", "rtt_first", "first_rtt_ms") >= 20.0);
+    assert_eq!(figure(&result, "tcp-reno", "sh", "exit_code"), 0.0);
+    let folder = measurement(&result, "tcp-reno", "ping")["folder"].as_str().unwrap();
+    let capture = std::fs::read(case.out().join(folder).join("capture.pcapng")).unwrap();
+    assert!(capture.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && capture.len() > 1_000);
+    assert!(
+        std::fs::read_to_string(case.out().join("report.html"))
+            .unwrap()
+            .contains("no-such-program")
+    );
+    assert!(said(&run(&["status"])).lines().all(|line| !line.contains("run-")), "a lab is left");
+}
+
+#[test]
+fn flows_compete_over_a_mesh_at_the_same_time() {
+    if !allowed("flows_compete_over_a_mesh_at_the_same_time") {
+        return;
+    }
+    let _alone = alone();
+    let case = Case::new(
+        "
+tests:
+  dumbbell:
+    topology:
+      topology_type: mesh
+      nodes: 6
+      link: { rate: 20M, delay: 2ms }
+      links: [{ between: [0, 2] }, { between: [1, 2] }, { between: [2, 3] }, { between: [3, 4] }, { between: [3, 5] }]
+    target_protocols: [brtp, tcp-cubic]
+    execution_mode: parallel
+    test_tools: { iperf: { interval: 0.5, interval_num: 8, client_host: 0, server_host: 4 } }
+    competition_flows:
+      - { flow_type: tcp-reno, client_host: 1, server_host: 5, delay: 1, duration: 3 }
+    events: [{ at: 2, link: 3, set: { rate: 10M } }]
+    verify: false
+",
+    );
+    let (output, result) = case.run(&[]);
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    for protocol in ["brtp", "tcp-cubic"] {
+        let one = measurement(&result, protocol, "iperf");
+        let rates: Vec<_> = one["series"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|series| series["name"] == "throughput")
+            .collect();
+        assert_eq!(rates.len(), 2, "{one}");
+        let beside =
+            rates.iter().find(|series| series["of"].as_str().unwrap().contains("1 to 5")).unwrap();
+        // Nothing of the other flow before its time.
+        assert_eq!(beside["points"][0][1], 0.0);
+        assert!(beside["points"].as_array().unwrap().len() > 2);
+        let state = one["series"].as_array().unwrap().iter().find(|series| {
+            series["name"] == "cwnd" && series["of"].as_str().unwrap().contains("RENO")
+        });
+        assert!(state.is_some(), "{protocol}: the other flow's window is not there");
+    }
+}
+
+/// Two witnesses for a figure: within 5 % on three shared cases.
+#[test]
+fn simulator_and_namespaces_agree() {
+    if !allowed("simulator_and_namespaces_agree") {
+        return;
+    }
+    let _alone = alone();
+    for (rate, delay, loss) in [("50M", "5ms", "0%"), ("40M", "15ms", "5%"), ("30M", "10ms", "10%")]
+    {
+        let yaml = format!(
+            "
+tests:
+  shared:
+    topology: {{ topology_type: linear, nodes: 2, link: {{ rate: {rate}, delay: {delay}, loss: {loss} }} }}
+    target_protocols: [brtp]
+    test_tools: {{ iperf: {{ interval: 0.5, interval_num: 10 }} }}
+    verify: false
+"
+        );
+        let steady = |backend: &str| {
+            let (output, result) = Case::new(&yaml).run(&["--backend", backend]);
+            assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+            figure(&result, "brtp", "iperf", "steady_mbps")
+        };
+        let computed = steady("sim");
+        // Other work on the machine takes from a figure of real time, and never adds to it: of three
+        // tries one has to agree.
+        let mut tries = Vec::new();
+        let agrees = (0..3).any(|_| {
+            tries.push(steady("netns"));
+            tries.last().is_some_and(|seen| (0.95..=1.05).contains(&(seen / computed)))
+        });
+        assert!(agrees, "{rate} {delay} {loss}: {computed} and {tries:?}");
+    }
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    if !allowed("an_interrupt_leaves_nothing_behind") {
+        return;
+    }
+    let case = Case::new(
+        "
+tests:
+  long:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }
+    target_protocols: [tcp-cubic]
+    test_tools: { iperf: { interval_num: 60 } }
+    verify: false
+",
+    );
+    let out = case.out();
+    let mut child = batslab()
+        .args(["run", &case.file(), "-q", "-o"])
+        .arg(&out)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let name = format!("run-{}-0", child.id());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !out.join("long/topology-0/tcp-cubic_iperf_0/client.out").exists() {
+        assert!(
+            Instant::now() < deadline && child.try_wait().unwrap().is_none(),
+            "it did not start"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let sent = Command::new("kill").arg("-INT").arg(child.id().to_string()).status().unwrap();
+    assert!(sent.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error_of(&output).contains("interrupted"), "{}", error_of(&output));
+    assert!(!out.exists(), "the folder of results is left");
+    for place in ["/run/netns", "/run/openbats-lab"] {
+        let left: Vec<_> = std::fs::read_dir(place)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&name))
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
+fn the_doctor_knows_the_backends() {
+    let output = run(&["doctor", "--json"]);
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for backend in ["backend sim", "backend netns", "backend netem", "backend ssh"] {
+        let finding = findings.as_array().unwrap().iter().find(|one| one["what"] == backend);
+        assert!(finding.is_some_and(|one| !one["found"].as_str().unwrap().is_empty()), "{backend}");
+    }
+}

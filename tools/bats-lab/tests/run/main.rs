@@ -1,0 +1,10 @@
+//! `batslab run` and what belongs to it, by the real binary.
+
+#![allow(clippy::disallowed_methods, reason = "tests of real time wait for real things")]
+
+mod check;
+mod local;
+mod remote;
+mod serve;
+mod simulated;
+mod support;

@@ -1,0 +1,138 @@
+//! The backends ssh and netem, with stand-ins for the programs that they call.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Output;
+
+use super::support::{Case, allowed, alone, batslab, error_of, figure, said};
+
+fn script(folder: &Path, name: &str, text: &str) {
+    let path = folder.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn with_path(case: &Case, arguments: &[&str]) -> Output {
+    let path =
+        format!("{}:{}", case.folder.path().join("bin").display(), std::env::var("PATH").unwrap());
+    let own = Path::new(env!("CARGO_BIN_EXE_batslab")).parent().unwrap();
+    batslab()
+        .env("PATH", format!("{path}:{}", own.display()))
+        .env("LAB_LOG", case.folder.path().join("log"))
+        .args(["run", &case.file(), "-q", "-o"])
+        .arg(case.out())
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+const SSH: &str = "
+testbeds:
+  here:
+    - { user: me, ip: 127.0.0.1, port: 2222, arch: ARCH }
+    - { user: me, ip: 127.0.0.1, intf: lo }
+tests:
+  remote:
+    topology: { topology_type: linear, nodes: 2 }
+    target_protocols: [udp]
+    test_tools:
+      rtt: { interval: 0.01, packet_count: 20 }
+      ping: { interval: 0.01, packet_count: 20 }
+";
+
+/// Runs what it is asked to on this machine, and writes down what that was.
+const FAKE_SSH: &str = r#"echo "$@" >> "$LAB_LOG"
+for last; do :; done
+exec sh -c "$last""#;
+
+#[test]
+fn hosts_are_reached_checked_and_left_as_they_were() {
+    let arch =
+        String::from_utf8(std::process::Command::new("uname").arg("-m").output().unwrap().stdout)
+            .unwrap();
+    let case = Case::new(&SSH.replace("ARCH", arch.trim()));
+    let bin = case.folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    script(&bin, "ssh", FAKE_SSH);
+    let output = with_path(&case, &["--backend", "ssh"]);
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    let result: serde_json::Value =
+        serde_json::from_slice(&fs::read(case.out().join("result.json")).unwrap()).unwrap();
+    assert!(figure(&result, "udp", "rtt", "rtt_p50_ms") < 1000.0);
+    let log = fs::read_to_string(case.folder.path().join("log")).unwrap();
+    assert!(log.contains("-p 2222 me@127.0.0.1") && log.contains("exec batslab __echo"), "{log}");
+    assert!(log.contains("command -v batslab") && log.contains("/sys/class/net/lo"), "{log}");
+    // The folders of this run are gone from the hosts.
+    let folder = log.split("mkdir -p ").nth(1).unwrap().split_whitespace().next().unwrap();
+    assert!(folder.starts_with("/tmp/batslab-") && !Path::new(folder).exists(), "{folder}");
+}
+
+#[test]
+fn hosts_that_lack_something_are_told_apart() {
+    let case = Case::new(&SSH.replace("ARCH", "pdp11"));
+    let bin = case.folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    script(&bin, "ssh", FAKE_SSH);
+    let output = with_path(&case, &["--backend", "ssh"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("not pdp11"), "{}", said(&output));
+    let case = Case::new(&SSH.replace("ARCH", "x"));
+    let bin = case.folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    script(&bin, "ssh", "echo 'Permission denied (publickey).' >&2; exit 255");
+    let output = with_path(&case, &["--backend", "ssh"]);
+    assert!(
+        said(&output).contains("cannot log in to 127.0.0.1: Permission denied"),
+        "{}",
+        said(&output)
+    );
+}
+
+const NETEM: &str = "
+tests:
+  kernel:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 50M, delay: 5ms, loss: 3% } }
+    target_protocols: [tcp-cubic]
+    test_tools: { iperf: { interval_num: 2 } }
+";
+
+#[test]
+fn the_kernels_netem_is_told_what_to_do() {
+    if !allowed("the_kernels_netem_is_told_what_to_do") {
+        return;
+    }
+    let _alone = alone();
+    let case = Case::new(NETEM);
+    let bin = case.folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    for name in ["tc", "ip"] {
+        script(&bin, name, &format!("echo {name} \"$@\" >> \"$LAB_LOG\""));
+    }
+    let output = with_path(&case, &["--backend", "netem"]);
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    let log = fs::read_to_string(case.folder.path().join("log")).unwrap();
+    for words in [
+        "root handle 1: tbf rate 50000000bit",
+        "delay 5000us loss random 3.000000%",
+        "mirred egress redirect dev ifb1",
+    ] {
+        assert!(log.matches(words).count() >= 2, "{words}: {log}");
+    }
+}
+
+#[test]
+fn a_kernel_without_netem_is_told_of_before_anything_runs() {
+    if !allowed("a_kernel_without_netem_is_told_of_before_anything_runs") {
+        return;
+    }
+    let case = Case::new(NETEM);
+    let bin = case.folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    script(&bin, "ip", "exit 0");
+    script(&bin, "tc", "echo 'Error: Specified qdisc kind is unknown.' >&2; exit 2");
+    let output = with_path(&case, &["--backend", "netem"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error_of(&output).contains("use the backend netns"), "{}", error_of(&output));
+    assert!(!case.out().exists());
+}

@@ -1,0 +1,182 @@
+//! The backend sim: a whole run, its files, assertions, comparison.
+
+use super::support::{Case, error_of, figure, measurement, run, said};
+
+const YAML: &str = "
+tests:
+  sim:
+    description: Loss by delay in virtual time.
+    backend: sim
+    topology:
+      topology_type: linear
+      nodes: 2
+      link: { rate: 20M }
+      matrix: { loss: [0%, 5%], delay: [5ms, 20ms] }
+    target_protocols: [brtp, tcp-bbr]
+    test_tools:
+      iperf: { interval: 0.5, interval_num: 6 }
+      rtt: { interval: 0.01, packet_count: 50, packet_size: 200 }
+    repetitions: 2
+    capture: true
+    assertions:
+      - { figure: efficiency, protocol: brtp, tool: iperf, at_least: 0.8 }
+    published:
+      - { source: nobody, label: X, figure: steady_mbps, loss: [0, 5], delay: [5, 20], values: [[1, 2], [3, null]] }
+";
+
+#[test]
+fn a_run_leaves_a_folder_that_says_everything() {
+    let case = Case::new(YAML);
+    let (output, result) = case.run(&[]);
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert_eq!(result["passed"], true);
+    let measurements = result["cases"][0]["measurements"].as_array().unwrap();
+    assert_eq!(measurements.len(), 4 * 2 * 2 * 2);
+    assert_eq!(measurement(&result, "tcp-bbr", "iperf")["status"], "unsupported");
+    let rate = figure(&result, "brtp", "iperf", "steady_mbps");
+    assert!(rate > 15.0 && rate < 19.5, "{rate}");
+    let time = figure(&result, "brtp", "rtt", "rtt_p50_ms");
+    assert!((10.0..15.0).contains(&time), "{time}");
+    assert_eq!(result["cases"][0]["assertions"].as_array().unwrap().len(), 4);
+    let out = case.out();
+    for file in [
+        "report.html",
+        "live.jsonl",
+        "sim/figures.csv",
+        "sim/matrix-brtp-iperf-steady_mbps.csv",
+        "sim/plots/matrix-brtp-iperf-steady_mbps.svg",
+        "sim/plots/matrix-brtp-iperf-steady_mbps.png",
+        "sim/plots/iperf-throughput-0.png",
+        "sim/topology-0/brtp_iperf_0/throughput-BRTP.csv",
+        "sim/topology-0/brtp_iperf_0/cwnd-BRTP.csv",
+        "sim/topology-0/brtp_iperf_0/capture.pcapng",
+        "sim/topology-3/brtp_rtt_1/RTT-cdf.csv",
+    ] {
+        let size = std::fs::metadata(out.join(file)).unwrap_or_else(|_| panic!("no {file}")).len();
+        assert!(size > 20, "{file} is empty");
+    }
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    for word in [
+        "<polyline",
+        "one-way delay; rows: loss",
+        "nobody",
+        "@media print",
+        "holds",
+        "not here",
+        "batslab",
+    ] {
+        assert!(page.contains(word), "the page lacks {word}");
+    }
+    assert!(!page.contains("https://"), "nothing is loaded from elsewhere");
+    let csv = std::fs::read_to_string(out.join("sim/matrix-brtp-iperf-steady_mbps.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 3);
+    assert!(csv.starts_with("loss % \\ delay ms,5,20"));
+    // Results are not overwritten.
+    let again = run(&["run", &case.file(), "-q", "-o", out.to_str().unwrap()]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(error_of(&again).contains("not overwritten"));
+}
+
+#[test]
+fn a_seed_decides_everything_and_runs_are_compared() {
+    let yaml = YAML
+        .replace("[0%, 5%]", "[5%]")
+        .replace("[5ms, 20ms]", "[5ms]")
+        .replace("loss: [0, 5], delay: [5, 20], values: [[1, 2], [3, null]]", "value: 1");
+    let (one, two) = (Case::new(&yaml), Case::new(&yaml));
+    let slower = Case::new(&yaml.replace("rate: 20M", "rate: 20M, queue: 64k"));
+    let (_, first) = one.run(&[]);
+    let (_, second) = two.run(&[]);
+    slower.run(&[]);
+    assert_eq!(
+        measurement(&first, "brtp", "iperf")["figures"],
+        measurement(&second, "brtp", "iperf")["figures"]
+    );
+    let page = one.folder.path().join("compare.html");
+    let output = run(&[
+        "compare",
+        one.out().to_str().unwrap(),
+        two.out().to_str().unwrap(),
+        "--json",
+        "--html",
+        page.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", error_of(&output));
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = rows.as_array().unwrap();
+    assert!(rows.len() > 5);
+    assert!(rows.iter().all(|row| row["verdict"] == "same" && row["a"]["count"] == 2), "{rows:?}");
+    assert!(std::fs::read_to_string(page).unwrap().contains("Two runs"));
+    // Another queue is another network: nothing in common.
+    let output = run(&["compare", one.out().to_str().unwrap(), slower.out().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn an_assertion_that_does_not_hold_fails_the_run_unless_that_is_allowed() {
+    let yaml = YAML
+        .replace("at_least: 0.8", "at_least: 1.5")
+        .replace("[0%, 5%]", "[5%]")
+        .replace("[5ms, 20ms]", "[5ms]")
+        .replace("loss: [0, 5], delay: [5, 20], values: [[1, 2], [3, null]]", "value: 1");
+    let (output, result) = Case::new(&yaml).run(&[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(result["passed"], false);
+    assert!(said(&output).contains("DOES NOT HOLD"), "{}", said(&output));
+    let allowed = yaml.replace("repetitions: 2", "allow_failure: true");
+    let (output, result) = Case::new(&allowed).run(&[]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!((&result["passed"], &result["cases"][0]["passed"]), (&true.into(), &false.into()));
+}
+
+#[test]
+fn a_test_that_measured_nothing_is_no_success() {
+    let yaml = "
+tests:
+  nothing:
+    backend: sim
+    topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }
+    target_protocols: [tcp-cubic]
+    test_tools: { iperf: { interval_num: 2 } }
+";
+    let (output, result) = Case::new(yaml).run(&[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(result["cases"][0]["measurements"][0]["status"], "unsupported");
+}
+
+#[test]
+fn events_change_the_link_and_flows_share_it() {
+    let yaml = "
+tests:
+  events:
+    backend: sim
+    topology: { topology_type: linear, nodes: 3, link: { rate: 20M, delay: 5ms } }
+    target_protocols: [brtp]
+    test_tools: { iperf: { interval: 0.5, interval_num: 16 } }
+    events:
+      - { at: 3, link: 2, set: { rate: 4M } }
+      - { at: 6, set: { rate: 20M } }
+  flows:
+    backend: sim
+    topology: { topology_type: linear, nodes: 2, link: { rate: 20M, delay: 5ms } }
+    target_protocols: [brtp]
+    test_tools: { iperf: { interval: 0.5, interval_num: 20 } }
+    competition_flows:
+      - { flow_type: brtp, client_host: 0, server_host: 1, delay: 1, duration: 9 }
+";
+    let (output, result) = Case::new(yaml).run(&[]);
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    let series = result["cases"][0]["measurements"][0]["series"][0]["points"].as_array().unwrap();
+    let mean = |from: f64, to: f64| {
+        let inside: Vec<f64> = series
+            .iter()
+            .filter(|p| p[0].as_f64().unwrap() > from && p[0].as_f64().unwrap() <= to)
+            .map(|p| p[1].as_f64().unwrap())
+            .collect();
+        inside.iter().sum::<f64>() / inside.len() as f64
+    };
+    let (before, during) = (mean(1.0, 3.0), mean(4.0, 6.0));
+    assert!(during < 0.3 * before && during > 0.1 * before, "{before} {during}");
+    let fairness = result["cases"][1]["measurements"][0]["figures"]["fairness"].as_f64().unwrap();
+    assert!(fairness > 0.7 && fairness <= 1.0, "{fairness}");
+}
