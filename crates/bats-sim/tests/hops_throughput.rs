@@ -8,6 +8,7 @@ use bats_sim::matrix::Cell;
 
 fn hops(hops: usize, loss: f64, recoding: bool, seed: u64) -> Hops {
     let cell = Cell {
+        congestion: bats_proto::CongestionAlgorithm::Bbr,
         loss,
         delay: Duration::from_millis(10),
         rate_bps: 40_000_000,

@@ -12,6 +12,7 @@ use bats_sim::matrix::Cell;
 
 fn hops(count: usize, loss: f64, seconds: u64) -> Hops {
     let cell = Cell {
+        congestion: bats_proto::CongestionAlgorithm::Bbr,
         loss,
         delay: Duration::from_millis(5),
         rate_bps: 20_000_000,
