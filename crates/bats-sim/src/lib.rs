@@ -10,5 +10,6 @@ pub mod matrix;
 pub mod messages;
 pub mod network;
 pub mod record;
+pub mod swarm;
 pub mod trace;
 pub mod transfer;

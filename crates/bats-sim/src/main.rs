@@ -36,6 +36,9 @@ enum Command {
     /// Round trips of small messages over one and several hops
     #[command(after_long_help = commands::messages::LEGEND)]
     Messages(commands::messages::MessagesCommand),
+    /// Random networks, faults and applications, watched by models
+    #[command(after_long_help = commands::swarm::LEGEND)]
+    Swarm(commands::swarm::Swarm),
 }
 
 #[derive(Parser)]
@@ -118,6 +121,8 @@ enum Failure {
     Usage(String),
     /// Output cannot be written.
     Io(io::Error),
+    /// The figures are there, and are not what they have to be.
+    Verdict(String),
 }
 
 /// Prints a line.
@@ -185,12 +190,17 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run(&arguments),
         Command::Btp(arguments) => commands::btp::run(&arguments),
         Command::Messages(arguments) => commands::messages::run(&arguments),
+        Command::Swarm(arguments) => commands::swarm::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(error)) => {
             eprintln!("bats-sim: {error}");
             ExitCode::from(2)
+        }
+        Err(Failure::Verdict(verdict)) => {
+            eprintln!("bats-sim: {verdict}");
+            ExitCode::FAILURE
         }
         // Whoever closed the pipe knows.
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,

@@ -2,6 +2,7 @@
 
 pub(crate) mod btp;
 pub(crate) mod messages;
+pub(crate) mod swarm;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
