@@ -36,6 +36,9 @@ enum Command {
     /// Round trips of small messages over one and several hops
     #[command(after_long_help = commands::messages::LEGEND)]
     Messages(commands::messages::MessagesCommand),
+    /// What faults cost, with the bound beside the figure
+    #[command(after_long_help = commands::faults::LEGEND)]
+    Faults(commands::faults::Faults),
     /// Random networks, faults and applications, watched by models
     #[command(after_long_help = commands::swarm::LEGEND)]
     Swarm(commands::swarm::Swarm),
@@ -190,6 +193,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run(&arguments),
         Command::Btp(arguments) => commands::btp::run(&arguments),
         Command::Messages(arguments) => commands::messages::run(&arguments),
+        Command::Faults(arguments) => commands::faults::run(&arguments),
         Command::Swarm(arguments) => commands::swarm::run(&arguments),
     };
     match result {

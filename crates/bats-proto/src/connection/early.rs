@@ -44,7 +44,13 @@ mod tests {
     fn little_is_held() {
         let mut early = EarlyPackets::default();
         for pn in 0..100 {
-            let opened = Opened { pn, kind: PacketKind::Source, len: 1_400, updated: pn == 3 };
+            let opened = Opened {
+                pn,
+                kind: PacketKind::Source,
+                len: 1_400,
+                updated: pn == 3,
+                current: true,
+            };
             early.hold(&opened, false, &[0; 1_400]);
         }
         let held = early.take();

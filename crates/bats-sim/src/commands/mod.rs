@@ -1,6 +1,7 @@
 //! The commands whose tables need more than a line.
 
 pub(crate) mod btp;
+pub(crate) mod faults;
 pub(crate) mod messages;
 pub(crate) mod swarm;
 

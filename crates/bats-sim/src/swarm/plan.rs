@@ -111,6 +111,8 @@ impl Plan {
         let transport = transport(&mut draw);
         let retry = draw.chance(0.2);
         let mut plan = Self { seed, hops, faults, calm, transport, retry, connections: Vec::new() };
+        // A Retry packet has no seal: a client believes an altered one and fails.
+        plan.retry &= !plan.corrupts();
         let count = draw.pick(&[1, 1, 2, 3, 4]);
         plan.connections = (0..count).map(|_| plan.connection(&mut draw, count)).collect();
         plan
@@ -198,7 +200,9 @@ impl Plan {
     /// left to send at a fifth of what the path carries, ten seconds for what was backed off, and
     /// round trips with full queues for what has to be found out again.
     pub fn patience(&self, bytes_left: u64) -> Duration {
-        let share = self.rate() as f64 * self.passing() / 5.0;
+        // A sender of timely messages keeps what it sent until the deadline: its budget is a rate.
+        let kept = self.transport.send_budget as f64 * 8.0 / self.transport.deadline.as_secs_f64();
+        let share = (self.rate() as f64 * self.passing() / 5.0).min(kept / 2.0);
         Duration::from_secs_f64(bytes_left as f64 * 8.0 / share)
             + Duration::from_secs(10)
             + (self.round_trip() + self.queueing()) * 40
@@ -350,7 +354,7 @@ fn transport(draw: &mut Draw) -> TransportConfig {
         congestion: CongestionAlgorithm::Bbr,
         goal: draw.pick(&[Goal::Latency, Goal::Balanced, Goal::Throughput]),
         max_message_size: 1 << 20,
-        send_budget: draw.pick(&[default.send_budget, 64 << 10, 1 << 20]),
+        send_budget: draw.pick(&[default.send_budget, 256 << 10, 1 << 20]),
         receive_budget: draw.pick(&[default.receive_budget, 3 << 20, 4 << 20]),
         idle_timeout: draw.pick(&[
             Duration::from_secs(30),

@@ -536,7 +536,8 @@ impl<'a> Run<'a> {
             _ => false,
         };
         if !fine {
-            return Err(format!("connection {index}: side {side} was closed: {reason}"));
+            let what = describe(pair);
+            return Err(format!("connection {index}: side {side} was closed: {reason}: {what}"));
         }
         self.pairs[index].sides[side].closed = Some(reason);
         Ok(())
@@ -571,6 +572,8 @@ impl<'a> Run<'a> {
         }
         let most = peer.traffic.sizes.1 as u64;
         let budget = (limits.receive_budget as u64).max(LEAST_RECEIVE_BUDGET);
+        // Timely messages that are complete have the budget, and so have those that are not.
+        let budget = if pair.plan.mode == Mode::Brtp { budget } else { budget * 2 };
         if stats.receive_buffer_bytes > budget + budget / 10 + most {
             return wrong("more than the receive budget is held");
         }
@@ -639,26 +642,15 @@ impl Side {
 /// The state of a connection that did not finish.
 fn describe(pair: &Pair) -> String {
     let side = |side: &Side| {
+        let (sent, all) = (side.way.sent(), side.traffic.messages);
+        let Side { open, finished, blocked, saw_end, .. } = side;
         format!(
-            "{}{}{}sent {}/{}, delivered {}, buffers {}/{}, {} in flight, {} rtt {:?} loss {:.2}",
-            if side.open { "open " } else { "" },
-            if side.finished { "finished " } else { "" },
-            if side.blocked { "blocked " } else { "" },
-            side.way.sent(),
-            side.traffic.messages,
+            "open {open}, sent {sent}/{all}, finished {finished}, blocked {blocked}, delivered {}, \
+             end seen {saw_end}, {:?}",
             side.way.delivered(),
-            side.last.send_buffer_bytes,
-            side.last.receive_buffer_bytes,
-            side.last.in_flight_bytes,
-            side.last.controller_state,
-            side.last.smoothed_rtt,
-            side.last.loss_estimate,
+            side.last,
         )
     };
-    format!(
-        "{:?}: client {}; server {}",
-        pair.plan.mode,
-        side(&pair.sides[0]),
-        side(&pair.sides[1])
-    )
+    let [client, server] = &pair.sides;
+    format!("{:?}: client {}; server {}", pair.plan.mode, side(client), side(server))
 }
