@@ -254,3 +254,55 @@ fn garbage_and_strangers_leave_no_state() {
     assert_eq!(pair.endpoints[SERVER].connection_count(), 0);
     assert_eq!(pair.happened(SERVER, &Event::Accepted), None);
 }
+
+/// 5 ms each way: what the client needs is there after ten, and a flight more would show.
+#[test]
+fn the_client_is_connected_after_one_round_trip() {
+    let (config, print) = server(1_000);
+    let mut pair = Pair::new(config);
+    let began = pair.now;
+    let client = connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
+    // Flights: bursts of one side that follow something from the other.
+    let mut flights = Vec::new();
+    pair.run(Duration::from_micros(10_500), |who, _| {
+        if flights.last() != Some(&who) {
+            flights.push(who);
+        }
+        false
+    });
+    assert_eq!(pair.happened(CLIENT, &Event::Connected), Some(client));
+    let established = pair.endpoints[CLIENT].stats(pair.now, client).unwrap().established.unwrap();
+    assert_eq!(established - began, Duration::from_millis(10));
+    assert!(flights.starts_with(&[CLIENT, SERVER]), "{flights:?}");
+    assert!(flights.len() <= 3, "the client's answer is the third: {flights:?}");
+}
+
+/// What the peer seals with the old keys is understood until it was seen to use the new ones,
+/// however long that takes.
+#[test]
+fn a_peer_that_has_not_heard_of_new_keys_is_understood() {
+    let (config, print) = server(1_000);
+    let mut pair = Pair::new(config);
+    let client = connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
+    pair.run(Duration::from_millis(300), |_, _| false);
+    let accepted = pair.happened(SERVER, &Event::Accepted).unwrap();
+
+    // The client sends more than one key may seal; nothing of the new phase arrives for a second.
+    let big = Bytes::from(vec![1; 300_000]);
+    pair.endpoints[CLIENT].send(pair.now, client, big.clone()).unwrap();
+    let mut sent = 0;
+    pair.run(Duration::from_secs(1), |who, _| {
+        sent += usize::from(who == CLIENT);
+        who == CLIENT && sent > 20
+    });
+    assert!(pair.endpoints[CLIENT].stats(pair.now, client).unwrap().key_updates >= 1);
+    let small = Bytes::from_static(b"sealed with the old keys");
+    pair.endpoints[SERVER].send(pair.now, accepted, small.clone()).unwrap();
+    pair.run(Duration::from_millis(200), |who, _| who == CLIENT);
+    assert_eq!(pair.endpoints[CLIENT].recv(pair.now, client), Some(small));
+    let stats = pair.endpoints[CLIENT].stats(pair.now, client).unwrap();
+    assert_eq!(stats.packets_forged, 0, "{stats:?}");
+
+    pair.run(Duration::from_secs(3), |_, _| false);
+    assert_eq!(pair.endpoints[SERVER].recv(pair.now, accepted), Some(big));
+}

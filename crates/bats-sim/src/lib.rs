@@ -14,6 +14,7 @@ pub mod messages;
 pub mod network;
 pub mod record;
 pub mod shared;
+pub mod swarm;
 pub mod tcp;
 pub mod trace;
 pub mod transfer;

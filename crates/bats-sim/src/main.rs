@@ -43,6 +43,12 @@ enum Command {
     /// Flows that share a link: the protocol's among themselves, and beside TCP
     #[command(after_long_help = commands::fairness::LEGEND)]
     Fairness(commands::fairness::Fairness),
+    /// What faults cost, with the bound beside the figure
+    #[command(after_long_help = commands::faults::LEGEND)]
+    Faults(commands::faults::Faults),
+    /// Random networks, faults and applications, watched by models
+    #[command(after_long_help = commands::swarm::LEGEND)]
+    Swarm(commands::swarm::Swarm),
 }
 
 #[derive(Parser)]
@@ -129,6 +135,8 @@ enum Failure {
     Usage(String),
     /// Output cannot be written.
     Io(io::Error),
+    /// The figures are there, and are not what they have to be.
+    Verdict(String),
 }
 
 /// Prints a line.
@@ -198,12 +206,18 @@ fn main() -> ExitCode {
         Command::Btp(arguments) => commands::btp::run(&arguments),
         Command::Messages(arguments) => commands::messages::run(&arguments),
         Command::Fairness(arguments) => commands::fairness::run(&arguments),
+        Command::Faults(arguments) => commands::faults::run(&arguments),
+        Command::Swarm(arguments) => commands::swarm::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(error)) => {
             eprintln!("bats-sim: {error}");
             ExitCode::from(2)
+        }
+        Err(Failure::Verdict(verdict)) => {
+            eprintln!("bats-sim: {verdict}");
+            ExitCode::FAILURE
         }
         // Whoever closed the pipe knows.
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,

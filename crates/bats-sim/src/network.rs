@@ -165,6 +165,15 @@ impl Network {
         self.addresses[host.index()] = address;
     }
 
+    /// Changes the behaviour of all links that carry what `host` sends, in the order of the way;
+    /// those beyond the list's end keep theirs.
+    pub fn set_links(&mut self, host: Host, configs: Vec<LinkConfig>) {
+        let now = self.now;
+        for (link, config) in self.links[host.index()].iter_mut().zip(configs) {
+            link.set_config(now, config);
+        }
+    }
+
     /// From the entrance of the link to the arrival, of what `host` sent: queue, transmission and
     /// propagation.
     pub fn delays_from(&mut self, host: Host) -> &mut Delays {

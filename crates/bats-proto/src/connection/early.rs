@@ -50,6 +50,7 @@ mod tests {
                 kind: PacketKind::Source,
                 len: 1_400,
                 updated: pn == 3,
+                current: true,
             };
             early.hold(&opened, false, &[0; 1_400]);
         }

@@ -21,6 +21,8 @@ pub(super) struct Opened {
     pub(super) len: usize,
     /// The peer began a new key phase with this packet.
     pub(super) updated: bool,
+    /// It was sealed with the keys of the phase that this side is in.
+    pub(super) current: bool,
 }
 
 /// Why a packet was not opened.
@@ -141,6 +143,7 @@ impl PacketProtection {
                         pn,
                         len,
                         updated: false,
+                        current: true,
                     })
                 }
                 None => self.forged(),
@@ -152,9 +155,14 @@ impl PacketProtection {
         let late = previous.is_some();
         let key = previous.unwrap_or(&self.next.1);
         match key.open_in_place(pn, associated, sealed) {
-            Some(len) => {
-                Ok(Opened { kind: header.kind, carried: header.carried, pn, len, updated: !late })
-            }
+            Some(len) => Ok(Opened {
+                kind: header.kind,
+                carried: header.carried,
+                pn,
+                len,
+                updated: !late,
+                current: false,
+            }),
             None => self.forged(),
         }
     }
@@ -199,12 +207,18 @@ impl PacketProtection {
         self.phase_confirmed |= largest >= self.phase_first_pn;
     }
 
+    /// Whether keys of the last phase are kept.
+    pub(super) fn has_previous(&self) -> bool {
+        self.previous_open.is_some()
+    }
+
     /// Forgets the keys of the last phase.
     pub(super) fn discard_previous(&mut self) {
         self.previous_open = None;
     }
 
-    /// How long keys of the last phase are kept.
+    /// How long keys of the last phase are kept once the peer was seen to use the new ones (RFC
+    /// 9001, section 6.5); until then it may not have heard of them.
     pub(super) fn keep_previous(probe_timeout: Duration, now: Timestamp) -> Timestamp {
         now + probe_timeout * 3
     }

@@ -87,6 +87,9 @@ impl Connection {
             }
             return false;
         }
+        if opened.current {
+            self.retire_keys(now);
+        }
         if opened.updated && self.received.is_new(opened.pn) {
             self.update_keys(now, opened.pn);
         }
@@ -139,8 +142,19 @@ impl Connection {
         let next_pn = self.sent.peek_next();
         if let Some(protection) = &mut self.protection {
             protection.update(&mut self.handshake, next_pn, Some(opened));
-            self.deadlines.key_discard =
-                Some(PacketProtection::keep_previous(self.rtt.probe_timeout(MAX_ACK_DELAY), now));
+            // Of the phase before the last one nothing is kept; its clock does not count.
+            self.deadlines.key_discard = None;
+            self.retire_keys(now);
+        }
+    }
+
+    /// The peer uses the keys of this phase: those of the last one are needed for late packets only.
+    fn retire_keys(&mut self, now: Timestamp) {
+        if self.deadlines.key_discard.is_none()
+            && self.protection.as_ref().is_some_and(PacketProtection::has_previous)
+        {
+            let probe_timeout = self.rtt.probe_timeout(MAX_ACK_DELAY);
+            self.deadlines.key_discard = Some(PacketProtection::keep_previous(probe_timeout, now));
         }
     }
 

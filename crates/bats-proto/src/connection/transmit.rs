@@ -68,7 +68,7 @@ impl Connection {
             self.vanish(CloseReason::AeadLimit);
             return None;
         }
-        self.maybe_update_keys(now);
+        self.maybe_update_keys();
         if self.carried.is_some() {
             // What is coded leaves when a link asks for it.
             let segment_size = self.poll_control(now, buffer, &mut None)?;
@@ -151,14 +151,12 @@ impl Connection {
         Some(self.transmit(now, buffer, len))
     }
 
-    fn maybe_update_keys(&mut self, now: Timestamp) {
+    fn maybe_update_keys(&mut self) {
         let next_pn = self.sent.peek_next();
         if let Some(protection) = &mut self.protection
             && protection.wants_update()
         {
             protection.update(&mut self.handshake, next_pn, None);
-            self.deadlines.key_discard =
-                Some(PacketProtection::keep_previous(self.rtt.probe_timeout(MAX_ACK_DELAY), now));
         }
     }
 

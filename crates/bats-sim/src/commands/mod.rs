@@ -2,8 +2,10 @@
 
 pub(crate) mod btp;
 pub(crate) mod fairness;
+pub(crate) mod faults;
 pub(crate) mod hops;
 pub(crate) mod messages;
+pub(crate) mod swarm;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -1,0 +1,399 @@
+//! What a seed decides.
+
+use core::time::Duration;
+
+use bats_netem::{Jitter, LinkConfig, Loss};
+use bats_proto::config::Mode;
+use bats_proto::{CongestionAlgorithm, Goal, TransportConfig};
+
+use super::draw::Draw;
+use super::model::NAMED;
+use crate::matrix::FRAME_OVERHEAD;
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What all of this follows from.
+    pub seed: u64,
+    /// The links from the client to the server and back, one to four each.
+    pub hops: [Vec<LinkConfig>; 2],
+    /// What happens to them, and until when.
+    pub faults: Vec<Fault>,
+    /// When the last fault ends and the second phase begins.
+    pub calm: Duration,
+    /// Limits and behaviour of both ends; modes stand in the connections.
+    pub transport: TransportConfig,
+    /// The server asks everyone for a token first.
+    pub retry: bool,
+    /// Connections from the client to the server.
+    pub connections: Vec<ConnectionPlan>,
+}
+
+/// What is wrong with a link for a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fault {
+    /// When it begins.
+    pub from: Duration,
+    /// When it ends.
+    pub until: Duration,
+    /// Which direction: 0 to the server, 1 back, `None` both.
+    pub way: Option<usize>,
+    /// Which link of the way.
+    pub hop: usize,
+    /// What it is.
+    pub kind: FaultKind,
+}
+
+/// Kinds of faults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FaultKind {
+    /// Nothing passes.
+    Partition,
+    /// The rate is this share of what it was.
+    Rate(f64),
+    /// Nothing longer than this passes, in octets of UDP payload.
+    Mtu(usize),
+    /// The delay is another.
+    Delay(Duration),
+    /// So much is lost.
+    Loss(f64),
+    /// So much arrives twice.
+    Duplicates(f64),
+    /// So much is altered.
+    Corruption(f64),
+}
+
+/// What one connection does.
+#[derive(Clone, Debug)]
+pub struct ConnectionPlan {
+    /// How it treats messages.
+    pub mode: Mode,
+    /// When the client begins it.
+    pub start: Duration,
+    /// What the client and the server send.
+    pub traffic: [Traffic; 2],
+    /// How it ends.
+    pub ending: Ending,
+    /// How often the client and the server read; `None` for at once.
+    pub reads: [Option<Duration>; 2],
+}
+
+/// What one end sends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Traffic {
+    /// Messages.
+    pub messages: u64,
+    /// Least and most octets of a message.
+    pub sizes: (usize, usize),
+    /// Time between two; `None` for as fast as they are taken.
+    pub interval: Option<Duration>,
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ending {
+    /// Both finish when they have sent all, and the client closes when both ends are seen.
+    Finish,
+    /// One (0 client, 1 server) closes at this time, whatever is under way.
+    Close(usize, Duration),
+}
+
+/// Octets of the shortest queue: a few full frames.
+const LEAST_QUEUE: usize = 4 * 1_514;
+
+impl Plan {
+    /// What `seed` decides, with faults during up to `longest`.
+    pub fn new(seed: u64, longest: Duration) -> Self {
+        let mut draw = Draw::new(seed);
+        let hops = topology(&mut draw);
+        let calm = Duration::from_secs_f64(longest.as_secs_f64() * draw.uniform(0.2, 1.0));
+        let faults = faults(&mut draw, &hops, calm);
+        let transport = transport(&mut draw);
+        let retry = draw.chance(0.2);
+        let mut plan = Self { seed, hops, faults, calm, transport, retry, connections: Vec::new() };
+        // A Retry packet has no seal: a client believes an altered one and fails.
+        plan.retry &= !plan.corrupts();
+        let count = draw.pick(&[1, 1, 2, 3, 4]);
+        plan.connections = (0..count).map(|_| plan.connection(&mut draw, count)).collect();
+        plan
+    }
+
+    /// The links at a time.
+    pub fn links(&self, at: Duration) -> [Vec<LinkConfig>; 2] {
+        let mut hops = self.hops.clone();
+        for fault in self.faults.iter().filter(|fault| fault.from <= at && at < fault.until) {
+            for (way, links) in hops.iter_mut().enumerate() {
+                if fault.way.is_none_or(|only| only == way) {
+                    let hop = fault.hop.min(links.len() - 1);
+                    fault.kind.apply(&mut links[hop]);
+                }
+            }
+        }
+        hops
+    }
+
+    /// Times at which links change, in order.
+    pub fn changes(&self) -> Vec<Duration> {
+        let mut times: Vec<_> = self.faults.iter().flat_map(|f| [f.from, f.until]).collect();
+        times.sort_unstable();
+        times.dedup();
+        times
+    }
+
+    /// Bits per second of the slowest link of both ways without faults.
+    pub fn rate(&self) -> u64 {
+        self.hops.iter().flatten().filter_map(|link| link.rate_bps).min().unwrap_or(1_000_000)
+    }
+
+    /// Round trip without faults and queues.
+    pub fn round_trip(&self) -> Duration {
+        let jitter = |link: &LinkConfig| link.jitter.map_or(Duration::ZERO, |j| j.amplitude);
+        self.hops.iter().flatten().map(|link| link.delay + jitter(link)).sum()
+    }
+
+    /// Longest time that packets wait in queues of one way without faults.
+    pub fn queueing(&self) -> Duration {
+        let wait = |link: &LinkConfig| match (link.queue_bytes, link.rate_bps) {
+            (Some(octets), Some(rate)) => octets as f64 * 8.0 / rate as f64,
+            _ => 0.0,
+        };
+        let ways = self.hops.iter().map(|way| way.iter().map(wait).sum());
+        Duration::from_secs_f64(ways.fold(0.0, f64::max))
+    }
+
+    /// Share of the packets of the worse way that arrive without faults.
+    pub fn passing(&self) -> f64 {
+        let link = |link: &LinkConfig| (1.0 - link.loss.mean()) * (1.0 - link.corrupt);
+        let ways = self.hops.iter().map(|way| way.iter().map(link).product());
+        ways.fold(1.0, f64::min)
+    }
+
+    /// Time during which hardly anything passes in one direction, at most.
+    pub fn blackout(&self) -> Duration {
+        let severe = |fault: &&Fault| match fault.kind {
+            FaultKind::Partition | FaultKind::Rate(_) => true,
+            FaultKind::Loss(p) | FaultKind::Corruption(p) => p > 0.3,
+            FaultKind::Mtu(_) | FaultKind::Delay(_) | FaultKind::Duplicates(_) => false,
+        };
+        self.faults.iter().filter(severe).map(|fault| fault.until - fault.from).sum()
+    }
+
+    /// Whether a connection may be given up for silence.
+    pub fn may_die(&self) -> bool {
+        let waits = self.queueing() * 4 + self.round_trip() * 8;
+        self.blackout() * 2 + waits > self.transport.idle_timeout
+    }
+
+    /// Whether a handshake may fail: it has 10 s, and backs off.
+    pub fn may_fail(&self) -> bool {
+        let waits = self.queueing() * 4 + self.round_trip() * 4;
+        self.may_die() || self.blackout() * 2 + waits > Duration::from_secs(5)
+    }
+
+    /// Whether anything alters packets.
+    pub fn corrupts(&self) -> bool {
+        let fault = |fault: &Fault| matches!(fault.kind, FaultKind::Corruption(_));
+        self.hops.iter().flatten().any(|link| link.corrupt > 0.0) || self.faults.iter().any(fault)
+    }
+
+    /// Time after which everything must have finished, once there are no faults any more: what is
+    /// left to send at a fifth of what the path carries, ten seconds for what was backed off, and
+    /// round trips with full queues for what has to be found out again.
+    pub fn patience(&self, bytes_left: u64) -> Duration {
+        // A sender of timely messages keeps what it sent until the deadline: its budget is a rate.
+        let kept = self.transport.send_budget as f64 * 8.0 / self.transport.deadline.as_secs_f64();
+        let share = (self.rate() as f64 * self.passing() / 5.0).min(kept / 2.0);
+        Duration::from_secs_f64(bytes_left as f64 * 8.0 / share)
+            + Duration::from_secs(10)
+            + (self.round_trip() + self.queueing()) * 40
+            + self.transport.deadline * 2
+    }
+
+    fn connection(&self, draw: &mut Draw, count: u32) -> ConnectionPlan {
+        let mode = draw.pick(&[Mode::Brtp, Mode::Brtp, Mode::Btp, Mode::Btp, Mode::Transparent]);
+        // In bytes per second, for each connection.
+        let rate = self.rate() as f64 / 8.0 / f64::from(count);
+        let both = draw.chance(0.5);
+        let mut traffic = |sends: bool| {
+            if !sends {
+                return Traffic { messages: 0, sizes: (NAMED, NAMED), interval: None };
+            }
+            let least = if mode == Mode::Brtp && draw.chance(0.3) { 0 } else { NAMED };
+            let total = (rate * draw.uniform(0.2, 3.0)).clamp(3_000.0, 6e6);
+            if mode == Mode::Brtp && draw.chance(0.5) {
+                let most = draw.magnitude(20.0, (total / 2.0).min(300_000.0)) as usize;
+                let messages = (total / (most as f64 / 2.0 + 24.0)).clamp(1.0, 20_000.0) as u64;
+                return Traffic { messages, sizes: (least.min(most), most), interval: None };
+            }
+            let most = draw.magnitude(20.0, (rate / 4.0).clamp(30.0, 30_000.0)) as usize;
+            let load = rate * draw.uniform(0.02, 0.4);
+            let interval = (most as f64 + 60.0) / load;
+            let messages = (self.calm.as_secs_f64() / interval).clamp(1.0, 4_000.0) as u64;
+            let interval = Some(Duration::from_secs_f64(interval.min(0.5)));
+            Traffic { messages, sizes: (least.min(most), most), interval }
+        };
+        let traffic = [traffic(true), traffic(both)];
+        let calm = self.calm.as_secs_f64();
+        let start = Duration::from_secs_f64(draw.uniform(0.0, calm / 2.0));
+        let ending = if draw.chance(0.15) {
+            let at = Duration::from_secs_f64(draw.uniform(0.0, calm));
+            Ending::Close(usize::from(draw.chance(0.5)), start + at)
+        } else {
+            Ending::Finish
+        };
+        let mut reads = || draw.chance(0.15).then(|| draw.time(0.01, 0.5));
+        ConnectionPlan { mode, start, traffic, ending, reads: [reads(), reads()] }
+    }
+}
+
+impl FaultKind {
+    fn apply(self, link: &mut LinkConfig) {
+        match self {
+            Self::Partition => link.black_hole = true,
+            // A packet must pass within a second even so.
+            Self::Rate(share) => {
+                link.rate_bps =
+                    link.rate_bps.map(|rate| ((rate as f64 * share) as u64).max(20_000));
+            }
+            Self::Mtu(octets) => {
+                link.mtu = Some(link.mtu.map_or(octets, |mtu| mtu.min(octets)));
+            }
+            Self::Delay(delay) => link.delay = delay,
+            Self::Loss(p) => link.loss = Loss::Iid(p),
+            Self::Duplicates(share) => link.duplicate = share,
+            Self::Corruption(share) => link.corrupt = share,
+        }
+    }
+}
+
+fn topology(draw: &mut Draw) -> [Vec<LinkConfig>; 2] {
+    let count = draw.pick(&[1, 1, 1, 2, 3, 4]);
+    // Which troubles this network has at all.
+    let [lossy, bursty, jittery, doubling, corrupting, narrow, asymmetric] =
+        [0.6, 0.4, 0.4, 0.3, 0.3, 0.3, 0.3].map(|probability| draw.chance(probability));
+    let worst = 0.35 / f64::from(count);
+    let link = |draw: &mut Draw, rate: f64, delay: f64| {
+        let queue = LinkConfig::queue_for(
+            rate as u64,
+            Duration::from_secs_f64(delay * 2.0),
+            draw.magnitude(0.25, 4.0),
+        );
+        let p = draw.uniform(0.0, worst);
+        let loss = match (lossy, bursty) {
+            (false, _) => Loss::None,
+            (true, false) => Loss::Iid(p),
+            (true, true) => Loss::bursts(p, draw.uniform(1.5, 10.0)),
+        };
+        let amplitude = Duration::from_secs_f64(delay * draw.uniform(0.0, 0.5));
+        let jitter = Jitter { amplitude, reorder: draw.chance(0.5) };
+        let share =
+            |draw: &mut Draw, on: bool, most| if on { draw.uniform(0.0, most) } else { 0.0 };
+        LinkConfig {
+            rate_bps: Some(rate as u64),
+            queue_bytes: Some(queue.max(LEAST_QUEUE)),
+            delay: Duration::from_secs_f64(delay),
+            jitter: jittery.then_some(jitter),
+            loss,
+            duplicate: share(draw, doubling, 0.1),
+            corrupt: share(draw, corrupting, 0.05),
+            mtu: narrow.then(|| draw.integer(1_200, 1_480) as usize),
+            frame_overhead: FRAME_OVERHEAD,
+            mark_threshold: draw.chance(0.1).then_some(queue.max(LEAST_QUEUE) / 4),
+            ..LinkConfig::default()
+        }
+    };
+    let rates: Vec<f64> = (0..count).map(|_| draw.magnitude(5e4, 1e9)).collect();
+    let longest = 0.3 / f64::from(count);
+    let delays: Vec<f64> = (0..count).map(|_| draw.magnitude(1e-4, longest)).collect();
+    let factor = if asymmetric { draw.magnitude(0.05, 20.0) } else { 1.0 };
+    let mut way = |factor: f64| -> Vec<LinkConfig> {
+        let pairs = rates.iter().zip(&delays);
+        pairs.map(|(&rate, &delay)| link(draw, (rate * factor).max(5e4), delay)).collect()
+    };
+    let (up, mut down) = (way(1.0), way(factor));
+    down.reverse();
+    [up, down]
+}
+
+fn faults(draw: &mut Draw, hops: &[Vec<LinkConfig>; 2], calm: Duration) -> Vec<Fault> {
+    let kinds: Vec<u32> = (0..8).filter(|_| draw.chance(0.4)).collect();
+    if kinds.is_empty() {
+        return Vec::new();
+    }
+    let calm = calm.as_secs_f64();
+    let count = draw.integer(1, 6);
+    let fault = |_| {
+        let from = draw.uniform(0.0, calm);
+        let length = draw.magnitude(0.02, 6.0);
+        let (kind, way) = match draw.pick(&kinds) {
+            0 => (FaultKind::Partition, None),
+            1 => (FaultKind::Partition, Some(draw.integer(0, 1) as usize)),
+            2 => (FaultKind::Rate(draw.magnitude(0.02, 2.0)), None),
+            3 => (FaultKind::Mtu(draw.integer(1_200, 1_450) as usize), None),
+            4 => (FaultKind::Delay(draw.time(1e-4, 0.5)), Some(draw.integer(0, 1) as usize)),
+            5 => (FaultKind::Loss(draw.uniform(0.1, 0.9)), None),
+            6 => (FaultKind::Duplicates(draw.uniform(0.1, 0.9)), None),
+            _ => (FaultKind::Corruption(draw.uniform(0.05, 0.5)), None),
+        };
+        Fault {
+            from: Duration::from_secs_f64(from),
+            until: Duration::from_secs_f64((from + length).min(calm)),
+            way,
+            hop: draw.integer(0, hops[0].len() as u64 - 1) as usize,
+            kind,
+        }
+    };
+    (0..count).map(fault).collect()
+}
+
+fn transport(draw: &mut Draw) -> TransportConfig {
+    let default = TransportConfig::default();
+    TransportConfig {
+        also_accepted: vec![Mode::Btp, Mode::Transparent],
+        deadline: draw.time(0.02, 2.0),
+        congestion: CongestionAlgorithm::Bbr,
+        goal: draw.pick(&[Goal::Latency, Goal::Balanced, Goal::Throughput]),
+        max_message_size: 1 << 20,
+        send_budget: draw.pick(&[default.send_budget, 256 << 10, 1 << 20]),
+        receive_budget: draw.pick(&[default.receive_budget, 3 << 20, 4 << 20]),
+        idle_timeout: draw.pick(&[
+            Duration::from_secs(30),
+            Duration::from_secs(30),
+            Duration::from_secs(8),
+        ]),
+        keep_alive: draw.chance(0.3).then(|| draw.time(0.2, 3.0)),
+        key_update_packets: draw.pick(&[default.key_update_packets, 64, 300, 2_000]),
+        ..default
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_decides_everything_and_seeds_differ() {
+        let longest = Duration::from_secs(10);
+        let text = |seed| format!("{:?}", Plan::new(seed, longest));
+        let all: std::collections::BTreeSet<_> = (0..500).map(text).collect();
+        assert_eq!(all.len(), 500);
+        assert_eq!(text(7), text(7));
+    }
+
+    #[test]
+    fn faults_end_and_links_are_whole_again() {
+        let mut with = 0;
+        for seed in 0..300 {
+            let plan = Plan::new(seed, Duration::from_secs(10));
+            assert_eq!(plan.links(plan.calm), plan.hops, "seed {seed}");
+            for fault in &plan.faults {
+                assert!(fault.from <= fault.until && fault.until <= plan.calm, "seed {seed}");
+                if fault.from < fault.until && plan.links(fault.from) != plan.hops {
+                    with += 1;
+                }
+            }
+            assert!(plan.rate() >= 50_000 && plan.passing() > 0.5, "seed {seed}");
+        }
+        assert!(with > 300, "{with} faults");
+    }
+}

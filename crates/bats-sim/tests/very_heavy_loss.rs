@@ -1,0 +1,31 @@
+//! Loss at which others give up: still a share of what the path carries.
+
+mod common;
+
+use std::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use common::{capacity, goodput, link, transfer};
+
+#[test]
+fn at_thirty_per_cent_the_path_is_filled() {
+    let link = LinkConfig { loss: Loss::Iid(0.3), ..link(100, 20) };
+    let efficiency = goodput(&transfer(&link, 15).run(), 5.0, 15.0) / capacity(&link);
+    assert!((0.85..=1.0).contains(&efficiency), "{efficiency}");
+}
+
+#[test]
+fn at_ninety_per_cent_everything_arrives() {
+    for seed in 1..4 {
+        // A handshake has ten seconds, too few for this: the loss begins after it.
+        let clean = link(20, 10);
+        let lossy = LinkConfig { loss: Loss::Iid(0.9), ..clean.clone() };
+        let mut run = transfer(&clean, 120);
+        run.seed = seed;
+        run.changes = vec![(Duration::from_millis(60), lossy.clone(), lossy)];
+        run.total_bytes = Some(500_000);
+        let outcome = run.run();
+        let took = outcome.finished.map(|at| at.as_secs_f64());
+        assert!(took.is_some_and(|took| took < 60.0), "seed {seed}: {took:?} {:?}", outcome.closed);
+    }
+}
