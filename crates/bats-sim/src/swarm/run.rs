@@ -547,9 +547,9 @@ impl<'a> Run<'a> {
     fn look(&mut self) -> Result<(), String> {
         let now = self.network.now();
         for index in 0..self.pairs.len() {
-            for side in 0..2 {
+            for (side, host) in HOSTS.into_iter().enumerate() {
                 let Some(handle) = self.pairs[index].sides[side].handle else { continue };
-                let Some(stats) = self.network.endpoint(HOSTS[side]).stats(now, handle) else {
+                let Some(stats) = self.network.endpoint(host).stats(now, handle) else {
                     continue;
                 };
                 self.check(index, side, &stats).map_err(|what| {
