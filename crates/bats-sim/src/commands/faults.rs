@@ -183,8 +183,8 @@ fn scenarios() -> Vec<Scenario> {
         many("30 % loss, share", "", Bound::Least(0.9), |_, seed| share_at(seed, 0.3)),
         many("50 % loss, share", "", Bound::Least(0.8), |_, seed| share_at(seed, 0.5)),
         many("90 % loss, 0.5 MB at 20 Mbit/s", "s", Bound::Most(60.0), |_, seed| {
-            let link = lossy(0.9, link(20, 10));
-            let run = transfer(&link, 120, seed, &[]);
+            let clean = link(20, 10);
+            let run = transfer(&clean, 120, seed, &[(0.06, lossy(0.9, clean.clone()))]);
             finish(&Transfer { total_bytes: Some(500_000), ..run })
         }),
         many("30 % loss ends, 90 % of the rate after", "s", Bound::Most(0.4), |_, seed| {

@@ -35,10 +35,11 @@ pub(crate) struct Swarm {
 /// Seeds after which one runs twice.
 const TWICE: u64 = 25;
 
+#[expect(clippy::disallowed_methods, reason = "a command tells how long it took")]
 fn one(arguments: &Swarm, seed: u64) -> (Report, Duration) {
     let began = Instant::now();
     let plan = Plan::new(seed, Duration::from_secs_f64(arguments.seconds));
-    let twice = seed % TWICE == 0;
+    let twice = seed.is_multiple_of(TWICE);
     let mut report = swarm::run(&plan, twice || arguments.verbose);
     if twice && report.violation.is_none() && swarm::run(&plan, true) != report {
         report.violation = Some("a second run was another one".to_owned());
@@ -46,6 +47,7 @@ fn one(arguments: &Swarm, seed: u64) -> (Report, Duration) {
     (report, began.elapsed())
 }
 
+#[expect(clippy::disallowed_methods, reason = "a command tells how long it took")]
 pub(crate) fn run(arguments: &Swarm) -> Result<(), Failure> {
     in_range("seeds", arguments.seeds as f64, 1.0, 1e9).map_err(Failure::Usage)?;
     in_range("seconds", arguments.seconds, 0.1, 3_600.0).map_err(Failure::Usage)?;

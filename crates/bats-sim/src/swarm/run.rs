@@ -547,7 +547,7 @@ impl<'a> Run<'a> {
     fn look(&mut self) -> Result<(), String> {
         let now = self.network.now();
         for index in 0..self.pairs.len() {
-            for (side, &host) in HOSTS.iter().enumerate() {
+            for (side, host) in HOSTS.into_iter().enumerate() {
                 let Some(handle) = self.pairs[index].sides[side].handle else { continue };
                 let Some(stats) = self.network.endpoint(host).stats(now, handle) else {
                     continue;
