@@ -285,6 +285,12 @@ impl Bbr {
         self.min_rtt.max(MIN_ROUND)
     }
 
+    /// A packet in a round trip: no link is slower than that, because its packets take as long. Nothing
+    /// that is concluded from a few packets may stop the flow for good.
+    fn least_bandwidth(&self) -> u64 {
+        (self.packet as f64 / self.round_time().as_secs_f64()) as u64
+    }
+
     /// The bandwidth-delay product, in bytes.
     fn product(&self) -> u64 {
         (self.bandwidth as f64 * self.min_rtt.as_secs_f64()) as u64
@@ -425,6 +431,7 @@ impl Controller for Bbr {
             self.round_since = sample.now;
             self.on_round(sample.now, self.path.was_idle(self.round_time()));
         }
+        self.bandwidth = self.bandwidth.max(self.least_bandwidth());
     }
 
     fn on_probe_timeout(&mut self, _now: Timestamp, count: u32) {
