@@ -23,7 +23,7 @@ use bats_types::Timestamp;
 use bytes::Bytes;
 use rand_chacha::ChaCha8Rng;
 
-use crate::config::TransportConfig;
+use crate::config::{Mode, TransportConfig};
 use crate::congestion::{Controller, Pacer};
 use crate::error::{CloseReason, SendError};
 use crate::event::Event;
@@ -135,6 +135,8 @@ pub(crate) struct Connection {
 
     early: EarlyPackets,
     streams: Option<Streams>,
+    /// Agreed by both ends when the connection was established.
+    mode: Option<Mode>,
     fragments: FragmentAssembly,
     next_fragment_id: u64,
 
@@ -287,6 +289,10 @@ impl Connection {
 
     pub(crate) fn remote(&self) -> SocketAddr {
         self.remote
+    }
+
+    pub(crate) fn mode(&self) -> Option<Mode> {
+        self.mode
     }
 
     pub(crate) fn peer_fingerprint(&self) -> Option<[u8; 32]> {

@@ -125,6 +125,7 @@ impl Connection {
             ce_reported: 0,
             early: EarlyPackets::default(),
             streams: None,
+            mode: None,
             fragments: FragmentAssembly::default(),
             next_fragment_id: 0,
             control: PendingControl::default(),
@@ -252,6 +253,7 @@ impl Connection {
                     Outgoing::Timely {
                         queue: DatagramQueue::default(),
                         flow: TimelySender::new(sender),
+                        end_acknowledged: false,
                     },
                     Incoming::Timely(TimelyIncoming::new(flow, assembly)),
                 )
@@ -285,6 +287,7 @@ impl Connection {
         };
         self.controller = congestion::build(algorithm, self.rtt.smoothed(), BASE_UDP_PAYLOAD);
         self.streams = Some(self.streams_for(mode, peer, max_symbol_size));
+        self.mode = Some(mode);
         self.state.establish();
         self.last_received_at = now;
         self.deadlines.idle = Some(now + self.idle_timeout);
