@@ -43,7 +43,7 @@ impl Attacker {
     }
 }
 
-const REQUEST: &str = r#"{"request":{"version":2,"mode":"brtp","streams":1,"carrier":"bats","work":{"throughput":{"direction":"forward","seconds":1.0,"omit":0.0,"bytes":0,"messages":0,"interval":0.5,"bandwidth":1000000,"length":1000,"latency":false}},"title":null,"wants_output":false,"wants_json":false}}"#;
+const REQUEST: &str = r#"{"request":{"version":3,"mode":"brtp","streams":1,"carrier":"bats","work":{"throughput":{"direction":"forward","seconds":1.0,"omit":0.0,"bytes":0,"messages":0,"interval":0.5,"bandwidth":1000000,"length":1000,"latency":false,"deadline_ms":null}},"title":null,"wants_output":false,"wants_json":false}}"#;
 
 #[test]
 fn fuzzed_signalling_ends_no_server() {
