@@ -6,8 +6,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use openbats::{
-    ClientOptions, CongestionAlgorithm, Fingerprint, Identity, ServerOptions, TransportConfig,
-    Trust,
+    ClientOptions, CongestionAlgorithm, Fingerprint, Identity, Mode, ServerOptions,
+    TransportConfig, Trust,
 };
 
 use crate::event::{Code, Failure};
@@ -20,8 +20,8 @@ const LEAST_MILLISECONDS: i32 = 100;
 /// The carriers that this version has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
-    /// Mode 1.
-    Brtp,
+    /// Modes 0, 1 and 3.
+    Bats(Mode),
     /// Mode 10.
     Tcp,
     /// Mode 11.
@@ -145,12 +145,14 @@ impl Config {
 
     pub(crate) fn carrier(&self) -> Result<Carrier, Failure> {
         match self.mode {
-            1 => Ok(Carrier::Brtp),
+            0 => Ok(Carrier::Bats(Mode::Btp)),
+            1 => Ok(Carrier::Bats(Mode::Brtp)),
+            3 => Ok(Carrier::Bats(Mode::Transparent)),
             10 => Ok(Carrier::Tcp),
             11 => Ok(Carrier::Udp),
             mode => Err(Failure::invalid(format!(
-                "mode {mode} ({}) is not available in this version of OpenBATS; use 1 (BRTP), 10 \
-                 (TCP) or 11 (UDP)",
+                "mode {mode} ({}) is not available in this version of OpenBATS; use 0 (BTP), 1 \
+                 (BRTP), 3 (TRANSPARENT), 10 (TCP) or 11 (UDP)",
                 mode_name(mode)
             ))),
         }
@@ -175,6 +177,10 @@ impl Config {
                 Congestion::None => CongestionAlgorithm::None,
                 Congestion::Gcc => CongestionAlgorithm::Gcc,
                 Congestion::Bbr | Congestion::Bbrv2 | Congestion::Bbrv3 => CongestionAlgorithm::Bbr,
+            },
+            mode: match self.carrier() {
+                Ok(Carrier::Bats(mode)) => mode,
+                _ => Mode::Brtp,
             },
             idle_timeout: self.timeout,
             ..TransportConfig::default()
@@ -283,12 +289,16 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_refused_by_name() {
-        for mode in [-1, 0, 2, 3, 12, 255] {
+        for mode in [-1, 2, 4, 12, 255] {
             let failure = Config { mode, ..Config::default() }.carrier().unwrap_err();
             assert_eq!(failure.code, Code::InvalidParam);
             assert!(failure.text.contains(mode_name(mode)), "{}", failure.text);
         }
-        assert_eq!(Config { mode: 1, ..Config::default() }.carrier().unwrap(), Carrier::Brtp);
+        for (number, mode) in [(0, Mode::Btp), (1, Mode::Brtp), (3, Mode::Transparent)] {
+            let config = Config { mode: number, ..Config::default() };
+            assert_eq!(config.carrier().unwrap(), Carrier::Bats(mode));
+            assert_eq!(config.transport().mode, mode);
+        }
         assert_eq!(Config { mode: 10, ..Config::default() }.carrier().unwrap(), Carrier::Tcp);
     }
 

@@ -123,7 +123,7 @@ impl Listener {
     ) -> Result<SocketAddr, Failure> {
         let failed = |text: String| Failure::new(Code::ListenFailed, text);
         let (socket, bound) = match carrier {
-            Carrier::Brtp => {
+            Carrier::Bats(_) => {
                 let endpoint = Endpoint::builder()
                     .bind(address)
                     .server(config.server_options()?)
@@ -219,7 +219,7 @@ impl Listener {
             };
             let Ok(connection) = accepted else { return };
             let local = endpoint.local_addr();
-            self.hand_over(protocol, Link::Brtp(connection), local, config).await;
+            self.hand_over(protocol, Link::Bats(connection), local, config).await;
         }
     }
 

@@ -62,6 +62,19 @@ pub struct openbats_stats_t {
     pub burst_factor: f64,
     /// Source symbols per coded packet, 0 to 1.
     pub code_rate: f64,
+    /// Modes 0 and 3: messages that were too old before they were sent.
+    pub messages_expired: u64,
+    /// Modes 0 and 3: messages of the peer that were given up, as far as it is known.
+    pub messages_lost: u64,
+    /// Modes 0 and 3: symbols of the peer that neither arrived nor were repaired in time.
+    pub symbols_lost: u64,
+    /// Mode 0: symbols that a repair gave.
+    pub symbols_repaired: u64,
+    /// Mode 0: time by which these came later than it was seen that they were missing, in all, in
+    /// nanoseconds.
+    pub repair_delay_ns: u64,
+    /// Mode 0: the longest of these times, in nanoseconds.
+    pub longest_repair_delay_ns: u64,
 }
 
 fn nanoseconds(duration: std::time::Duration) -> u64 {
@@ -98,6 +111,12 @@ impl From<&ConnectionStats> for openbats_stats_t {
             loss_estimate: stats.loss_estimate,
             burst_factor: stats.burst_factor,
             code_rate: stats.code_rate,
+            messages_expired: stats.messages_expired,
+            messages_lost: stats.messages_lost,
+            symbols_lost: stats.symbols_lost,
+            symbols_repaired: stats.symbols_repaired,
+            repair_delay_ns: nanoseconds(stats.repair_delay),
+            longest_repair_delay_ns: nanoseconds(stats.longest_repair_delay),
         }
     }
 }

@@ -98,6 +98,11 @@ impl Connection {
         })
     }
 
+    /// The number of the connection's mode.
+    fn mode(&self) -> u8 {
+        self.inner.mode() as u8
+    }
+
     /// How the connection ended, if it has.
     fn close_reason(&self) -> Option<String> {
         self.inner.close_reason().map(|reason| reason.to_string())
@@ -129,6 +134,8 @@ pub(crate) fn stats_dict<'py>(
         ("smoothed_rtt", stats.smoothed_rtt.as_secs_f64()),
         ("min_rtt", stats.min_rtt.as_secs_f64()),
         ("queue_delay", stats.queue_delay.as_secs_f64()),
+        ("repair_delay", stats.repair_delay.as_secs_f64()),
+        ("longest_repair_delay", stats.longest_repair_delay.as_secs_f64()),
         ("loss_estimate", stats.loss_estimate),
         ("burst_factor", stats.burst_factor),
         ("code_rate", stats.code_rate),
@@ -156,6 +163,10 @@ pub(crate) fn stats_dict<'py>(
         ("message_bytes_sent", stats.message_bytes_sent),
         ("messages_received", stats.messages_received),
         ("message_bytes_received", stats.message_bytes_received),
+        ("messages_expired", stats.messages_expired),
+        ("messages_lost", stats.messages_lost),
+        ("symbols_lost", stats.symbols_lost),
+        ("symbols_repaired", stats.symbols_repaired),
         ("send_buffer_bytes", stats.send_buffer_bytes),
         ("receive_buffer_bytes", stats.receive_buffer_bytes),
     ] {

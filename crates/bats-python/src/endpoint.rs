@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use openbats::{
-    ClientOptions, CongestionAlgorithm, Goal, Identity, ServerOptions, TransportConfig, Trust,
+    ClientOptions, CongestionAlgorithm, Goal, Identity, Mode, ServerOptions, TransportConfig, Trust,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -24,6 +24,8 @@ pub(crate) struct Options {
     rate: Option<u64>,
     #[pyo3(item)]
     goal: String,
+    #[pyo3(item)]
+    deadline: f64,
     #[pyo3(item)]
     idle_timeout: f64,
     #[pyo3(item)]
@@ -52,11 +54,9 @@ pub(crate) fn goal(name: &str) -> PyResult<Goal> {
 
 impl Options {
     fn transport(&self) -> PyResult<TransportConfig> {
-        if self.mode != 1 {
+        let Some(mode) = u8::try_from(self.mode).ok().and_then(Mode::from_number) else {
             let name = match self.mode {
-                0 => "BTP",
                 2 => "BRCTP",
-                3 => "TRANSPARENT",
                 10 => "TCP",
                 11 => "UDP",
                 12 => "QUIC",
@@ -64,10 +64,10 @@ impl Options {
             };
             return Err(UnsupportedMode::new_err(format!(
                 "mode {} ({name}) is not available in this version of the Python package; use \
-                 'brtp'",
+                 'btp', 'brtp' or 'transparent'",
                 self.mode
             )));
-        }
+        };
         let congestion = match (self.congestion.as_str(), self.rate) {
             ("bbr", None) => CongestionAlgorithm::Bbr,
             ("cubic", None) => CongestionAlgorithm::Cubic,
@@ -86,6 +86,8 @@ impl Options {
         };
         let default = TransportConfig::default();
         Ok(TransportConfig {
+            mode,
+            deadline: seconds("deadline", self.deadline)?,
             congestion,
             goal: goal(&self.goal)?,
             idle_timeout: seconds("idle_timeout", self.idle_timeout)?,

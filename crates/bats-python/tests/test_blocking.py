@@ -115,12 +115,40 @@ def test_trust_must_be_chosen_and_is_kept():
         assert near.peer_fingerprint == listener.fingerprint
 
 
-@pytest.mark.parametrize("mode", ["btp", 2, "transparent", "tcp", "udp", "quic", 200])
+@pytest.mark.parametrize("mode", ["brctp", 2, "tcp", "udp", "quic", 200])
 def test_missing_modes_are_refused_by_name(mode):
     with pytest.raises(openbats.UnsupportedMode, match="not available"):
         openbats.connect("127.0.0.1", 9, insecure=True, mode=mode)
     with pytest.raises(openbats.UnsupportedMode, match="not available"):
         openbats.listen("127.0.0.1", mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["btp", "transparent"])
+def test_unreliable_modes_carry_messages_and_count(mode, tmp_path):
+    with openbats.listen("127.0.0.1", mode=mode) as listener:
+        near = openbats.connect(
+            *listener.address,
+            fingerprint=listener.fingerprint,
+            mode=mode,
+            deadline=5.0,
+            timeout=LIMIT,
+        )
+        far = listener.accept(LIMIT)
+        assert (near.mode, far.mode) == (mode, mode)
+        sent = [content(100 + 60 * number, number) for number in range(50)]
+        for message in sent:
+            near.send(message, LIMIT)
+        near.finish(LIMIT)
+        received = list(far)
+        assert len(set(received)) == len(received) and set(received) <= set(sent)
+        stats = far.stats()
+        assert len(received) + stats.messages_lost == len(sent)
+        assert near.stats().messages_expired == 0
+        assert stats.repair_delay >= stats.longest_repair_delay >= 0
+        with pytest.raises(openbats.UnsupportedMode, match="files"):
+            near.send_file(tmp_path)
+        with pytest.raises(openbats.UnsupportedMode, match="files"):
+            far.receive_file(tmp_path)
 
 
 def test_wrong_options_are_refused():

@@ -5,15 +5,19 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats};
+use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats, Mode};
 use bytes::Bytes;
 
+use crate::clock::Clock;
 use crate::error::{ConnectError, RecvError, SendError};
 use crate::identity::Fingerprint;
 use crate::shared::{Core, Shared};
 
-/// One connection to a peer. Messages keep their boundaries and order, and arrive exactly once.
+/// One connection to a peer. Messages keep their boundaries. What else is promised is the
+/// [`mode`](Self::mode)'s matter: see [the modes](crate#modes).
+///
 /// Clones are the same connection; when the last is dropped, an open connection is closed with
 /// code 0, and what was not acknowledged by then may be lost: [`finish`](Self::finish) first.
 #[derive(Clone)]
@@ -92,23 +96,38 @@ impl Connection {
     /// # Errors
     /// See [`SendError`]; never [`SendError::Blocked`].
     pub async fn send(&self, message: impl Into<Bytes>) -> Result<(), SendError> {
-        let mut waiting = Some(message.into());
+        self.push(message.into(), None).await
+    }
+
+    /// As [`send`](Self::send), for a message that is worth something for so long, an hour at
+    /// most, counted from when there is room for it. Modes BTP and TRANSPARENT neither begin to
+    /// send it nor repair it after that; without a deadline of its own a message has that of
+    /// [`TransportConfig`](crate::TransportConfig). BRTP delivers everything, however late.
+    ///
+    /// # Errors
+    /// See [`SendError`]; never [`SendError::Blocked`].
+    pub async fn send_within(
+        &self,
+        message: impl Into<Bytes>,
+        deadline: Duration,
+    ) -> Result<(), SendError> {
+        self.push(message.into(), Some(deadline)).await
+    }
+
+    async fn push(&self, message: Bytes, deadline: Option<Duration>) -> Result<(), SendError> {
+        let mut waiting = Some(message);
         poll_fn(|context| {
             let Some(message) = waiting.take() else { return Poll::Ready(Ok(())) };
             self.inner.shared.call(|core, clock| {
-                if let Some(reason) = self.end(core) {
-                    return Poll::Ready(Err(reason.into()));
-                }
-                match core.endpoint.send(clock.now(), self.inner.handle, message) {
-                    Err(bats_proto::SendError::Blocked(message)) => {
+                match self.try_push(core, clock, message, deadline) {
+                    Err(SendError::Blocked(message)) => {
                         waiting = Some(message);
                         if let Some(slot) = core.slots.get_mut(&self.inner.handle) {
-                            slot.is_blocked = true;
                             slot.writing.register(context.waker());
                         }
                         Poll::Pending
                     }
-                    other => Poll::Ready(other.map_err(translate)),
+                    other => Poll::Ready(other),
                 }
             })
         })
@@ -121,18 +140,43 @@ impl Connection {
     /// [`SendError::Blocked`] gives the message back; see [`SendError`] for the others.
     pub fn try_send(&self, message: impl Into<Bytes>) -> Result<(), SendError> {
         let message = message.into();
-        self.inner.shared.call(|core, clock| match self.end(core) {
-            Some(reason) => Err(reason.into()),
-            None => {
-                let sent = core.endpoint.send(clock.now(), self.inner.handle, message);
-                if let Err(bats_proto::SendError::Blocked(_)) = sent
-                    && let Some(slot) = core.slots.get_mut(&self.inner.handle)
-                {
-                    slot.is_blocked = true;
-                }
-                sent.map_err(translate)
-            }
-        })
+        self.inner.shared.call(|core, clock| self.try_push(core, clock, message, None))
+    }
+
+    /// As [`try_send`](Self::try_send), with a deadline as in [`send_within`](Self::send_within).
+    ///
+    /// # Errors
+    /// [`SendError::Blocked`] gives the message back; see [`SendError`] for the others.
+    pub fn try_send_within(
+        &self,
+        message: impl Into<Bytes>,
+        deadline: Duration,
+    ) -> Result<(), SendError> {
+        let message = message.into();
+        self.inner.shared.call(|core, clock| self.try_push(core, clock, message, Some(deadline)))
+    }
+
+    fn try_push(
+        &self,
+        core: &mut Core,
+        clock: &Clock,
+        message: Bytes,
+        deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
+        if let Some(reason) = self.end(core) {
+            return Err(reason.into());
+        }
+        let (now, handle) = (clock.now(), self.inner.handle);
+        let sent = match deadline {
+            Some(deadline) => core.endpoint.send_within(now, handle, message, deadline),
+            None => core.endpoint.send(now, handle, message),
+        };
+        if let Err(bats_proto::SendError::Blocked(_)) = sent
+            && let Some(slot) = core.slots.get_mut(&handle)
+        {
+            slot.is_blocked = true;
+        }
+        sent.map_err(translate)
     }
 
     /// Waits until there is room again after [`try_send`](Self::try_send) had refused a message;
@@ -208,7 +252,9 @@ impl Connection {
         })
     }
 
-    /// Says that no more messages follow and waits until the peer has everything.
+    /// Says that no more messages follow and waits until the peer has everything and knows that it
+    /// has. In BTP and TRANSPARENT everything is what was not lost: the peer then knows, too, how
+    /// many messages are missing.
     ///
     /// # Errors
     /// The connection ended before all was acknowledged.
@@ -232,7 +278,8 @@ impl Connection {
         self.flush().await
     }
 
-    /// Waits until the peer has everything that was sent so far.
+    /// Waits until the peer has everything that was sent so far; in BTP and TRANSPARENT, until
+    /// nothing of it would be sent any more.
     ///
     /// # Errors
     /// The connection ended before all was acknowledged.
@@ -283,6 +330,18 @@ impl Connection {
                 .stats(self.inner.shared.clock.now(), self.inner.handle)
                 .unwrap_or_default(),
         }
+    }
+
+    /// What the connection promises of messages: the client's choice among what the server accepts.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.inner
+            .shared
+            .lock()
+            .slots
+            .get(&self.inner.handle)
+            .map(|slot| slot.mode)
+            .unwrap_or_default()
     }
 
     /// The peer's address.

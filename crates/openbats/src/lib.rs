@@ -2,7 +2,7 @@
 //!
 //! Packets are coded with BATched Sparse codes (RFC 9426) in a sliding window, so that loss costs
 //! bandwidth in proportion and never a collapse. A [`Connection`] carries messages of up to
-//! 64 MiB in order, each exactly once (mode BRTP).
+//! 64 MiB; by default in order, each exactly once.
 //!
 //! ```
 //! use openbats::{ClientOptions, Endpoint, Identity, ServerOptions, Trust, Wait};
@@ -25,6 +25,29 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Modes
+//!
+//! A client asks for a [`Mode`] with [`ClientOptions::mode`]; a server says with
+//! [`ServerOptions::modes`] which it accepts. All are encrypted, keep the boundaries of messages, and
+//! never alter or repeat one.
+//!
+//! | mode | arrives | order | redundancy | congestion control | deadlines |
+//! |---|---|---|---|---|---|
+//! | [`Mode::Brtp`] (1) | everything, or the connection ends | kept | coded, and more when asked | yes | no |
+//! | [`Mode::Btp`] (0) | each message in time or not at all | as they become known | coded, ahead only | yes | yes |
+//! | [`Mode::Transparent`] (3) | what the network delivers | as they arrive | none | none | yes |
+//!
+//! BTP repairs what redundancy sent ahead can repair: loss is hidden without a round trip, and what is
+//! lost beyond that stays lost. A message whose deadline ([`Connection::send_within`],
+//! [`TransportConfig::deadline`], 200 ms if nothing is said) is over before it was sent is dropped by
+//! the sender and counted as [`ConnectionStats::messages_expired`]. When a receiver does not take
+//! messages, the oldest make room for new ones.
+//!
+//! After [`Connection::finish`] the other end's `recv` comes to its end, and then
+//! [`ConnectionStats::messages_lost`] there and the messages received are together those sent.
+//! TRANSPARENT is for networks that are known to carry the load; on others it harms everybody, itself
+//! included.
 //!
 //! Every call that may take time is a future that runs on any executor; [`Wait::wait`] blocks
 //! instead. Each endpoint has one socket and one thread of its own, which sends and receives

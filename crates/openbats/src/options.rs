@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bats_proto::{ClientConfig, PeerTrust, ServerConfig, TransportConfig};
+use bats_proto::{ClientConfig, Mode, PeerTrust, ServerConfig, TransportConfig};
 
 use crate::clock::unix_time;
 use crate::error::IdentityError;
@@ -49,13 +49,15 @@ impl Trust {
 pub struct ClientOptions {
     trust: Trust,
     transport: TransportConfig,
+    mode: Option<Mode>,
+    deadline: Option<Duration>,
 }
 
 impl ClientOptions {
     /// Defaults for everything but the trust.
     #[must_use]
     pub fn new(trust: Trust) -> Self {
-        Self { trust, transport: TransportConfig::default() }
+        Self { trust, transport: TransportConfig::default(), mode: None, deadline: None }
     }
 
     /// Limits and behaviour of the connection.
@@ -65,12 +67,30 @@ impl ClientOptions {
         self
     }
 
+    /// The mode, in place of the one in [`transport`](Self::transport).
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// BTP and TRANSPARENT: how long a message of this side is worth something if it was sent
+    /// without a deadline of its own, in place of what [`transport`](Self::transport) says.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
     pub(crate) fn into_config(self) -> ClientConfig {
         let mut trust = self.trust.0;
         if let PeerTrust::Authorities { unix_time: at, .. } = &mut trust {
             *at = unix_time();
         }
-        ClientConfig { trust, identity: None, transport: Arc::new(self.transport) }
+        let mut transport = self.transport;
+        transport.mode = self.mode.unwrap_or(transport.mode);
+        transport.deadline = self.deadline.unwrap_or(transport.deadline);
+        ClientConfig { trust, identity: None, transport: Arc::new(transport) }
     }
 }
 
@@ -79,6 +99,8 @@ impl ClientOptions {
 pub struct ServerOptions {
     identity: Identity,
     transport: TransportConfig,
+    modes: Vec<Mode>,
+    deadline: Option<Duration>,
     retry_threshold: usize,
     max_connections: usize,
 }
@@ -90,6 +112,8 @@ impl ServerOptions {
         Self {
             identity,
             transport: TransportConfig::default(),
+            modes: Vec::new(),
+            deadline: None,
             retry_threshold: 64,
             max_connections: 10_000,
         }
@@ -99,6 +123,22 @@ impl ServerOptions {
     #[must_use]
     pub fn transport(mut self, transport: TransportConfig) -> Self {
         self.transport = transport;
+        self
+    }
+
+    /// The modes among which a client may choose, in place of what [`transport`](Self::transport)
+    /// says. Without either it is BRTP alone; a client that asks for another is refused.
+    #[must_use]
+    pub fn modes(mut self, modes: impl IntoIterator<Item = Mode>) -> Self {
+        self.modes = modes.into_iter().collect();
+        self
+    }
+
+    /// BTP and TRANSPARENT: how long a message of this side is worth something if it was sent
+    /// without a deadline of its own, in place of what [`transport`](Self::transport) says.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
         self
     }
 
@@ -118,9 +158,14 @@ impl ServerOptions {
     }
 
     pub(crate) fn into_config(self) -> ServerConfig {
+        let mut transport = self.transport;
+        if let Some((first, others)) = self.modes.split_first() {
+            (transport.mode, transport.also_accepted) = (*first, others.to_vec());
+        }
+        transport.deadline = self.deadline.unwrap_or(transport.deadline);
         ServerConfig {
             identity: self.identity.0,
-            transport: Arc::new(self.transport),
+            transport: Arc::new(transport),
             retry_threshold: self.retry_threshold,
             max_connections: self.max_connections,
         }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats, Event};
+use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats, Event, Mode};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -33,6 +33,8 @@ impl Wakers {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) established: bool,
+    /// What both ends agreed on, once established.
+    pub(crate) mode: Mode,
     /// The application holds a [`Connection`](crate::Connection) of it, or will.
     pub(crate) is_held: bool,
     /// A message was refused for want of budget, and there has been no room since.
@@ -135,7 +137,8 @@ impl Core {
                     self.endpoint.close(clock.now(), handle, 0, "not accepting");
                     return;
                 }
-                let slot = Slot { established: true, is_held: true, ..Slot::default() };
+                let mode = self.endpoint.mode(handle).unwrap_or_default();
+                let slot = Slot { established: true, mode, is_held: true, ..Slot::default() };
                 self.slots.insert(handle, slot);
                 let Some(remote) = self.endpoint.remote(handle) else { return };
                 self.accepted.push_back((handle, remote));
@@ -168,6 +171,7 @@ impl Core {
                 match event {
                     Event::Connected => {
                         slot.established = true;
+                        slot.mode = self.endpoint.mode(handle).unwrap_or_default();
                         slot.connecting.drain_into(due);
                     }
                     Event::Readable => slot.reading.drain_into(due),

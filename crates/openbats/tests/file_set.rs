@@ -1,63 +1,19 @@
 //! Many files over real connections: whole and verified, resumed, or refused one by one.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use common::Scratch;
 use openbats::file::set::{Existing, FileReport, FileSet, Outcome, Progress, Receiver, Sender};
 use openbats::{ClientOptions, Connection, Endpoint, Identity, ServerOptions, Trust, Wait};
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A directory that goes away, with one inside it to receive into.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("openbats-set-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(path.join("in")).unwrap();
-        Self(path)
-    }
-
-    fn incoming(&self) -> PathBuf {
-        self.0.join("in")
-    }
-
-    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
-        let path = self.0.join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, content).unwrap();
-        path
-    }
-
-    /// All files below the receiver's directory, temporary ones too.
-    fn received(&self) -> Vec<String> {
-        let mut names = Vec::new();
-        let mut waiting = vec![self.incoming()];
-        while let Some(directory) = waiting.pop() {
-            for entry in fs::read_dir(directory).unwrap() {
-                let path = entry.unwrap().path();
-                let name = path.strip_prefix(self.incoming()).unwrap().to_str().unwrap();
-                names.push(name.to_owned());
-                if path.is_dir() {
-                    waiting.push(path);
-                }
-            }
-        }
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn content(size: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
@@ -132,7 +88,7 @@ fn why(report: &FileReport) -> &str {
 #[test]
 fn a_tree_arrives_whole_over_any_number_of_streams() {
     for streams in [1, 3] {
-        let scratch = Scratch::new(&format!("tree{streams}"));
+        let scratch = Scratch::new(&format!("set-tree{streams}"));
         let sizes = [0, 1, 1_000, 256 << 10, (256 << 10) + 1, 4 << 20, (4 << 20) + 1, 21 << 20];
         for (number, size) in sizes.into_iter().enumerate() {
             scratch.file(&format!("tree/d{}/f{number}", number % 3), &content(size, number as u64));
@@ -166,7 +122,7 @@ fn a_tree_arrives_whole_over_any_number_of_streams() {
 
 #[test]
 fn what_is_there_is_not_sent_again() {
-    let scratch = Scratch::new("again");
+    let scratch = Scratch::new("set-again");
     let (large, small) = (scratch.file("large", &content(9 << 20, 1)), scratch.file("small", b"x"));
     let receiver = || Receiver::new(scratch.incoming());
     let first = send_all(&[&large, &small], &receiver(), 2);
@@ -179,7 +135,7 @@ fn what_is_there_is_not_sent_again() {
 
 #[test]
 fn an_interrupted_file_goes_on_where_it_stopped() {
-    let scratch = Scratch::new("resume");
+    let scratch = Scratch::new("set-resume");
     let whole = content(24 << 20, 5);
     let path = scratch.file("large", &whole);
     let (near, far) = connect(1);
@@ -220,7 +176,7 @@ fn an_interrupted_file_goes_on_where_it_stopped() {
 #[test]
 fn taken_names_are_refused_replaced_or_avoided() {
     for size in [100, 300 << 10, 9 << 20] {
-        let scratch = Scratch::new(&format!("taken{size}"));
+        let scratch = Scratch::new(&format!("set-taken{size}"));
         let new = content(size, 1);
         let path = scratch.file("name", &new);
         // The same size or another: neither may be taken for the same content.
@@ -246,7 +202,7 @@ fn taken_names_are_refused_replaced_or_avoided() {
 
 #[test]
 fn hashes_beside_files_are_checked_and_written() {
-    let scratch = Scratch::new("sha");
+    let scratch = Scratch::new("set-sha");
     let right = scratch.file("right.bin", b"abc");
     let wrong = scratch.file("wrong.bin", b"abd");
     // FIPS 180-4, example B.1.
@@ -278,7 +234,7 @@ fn hashes_beside_files_are_checked_and_written() {
 
 #[test]
 fn one_file_that_fails_does_not_stop_the_others() {
-    let scratch = Scratch::new("others");
+    let scratch = Scratch::new("set-others");
     let large = scratch.file("large", &content(9 << 20, 1));
     let gone = scratch.file("gone", &content(400 << 10, 1));
     let good = scratch.file("good", &content(400 << 10, 2));
@@ -294,7 +250,7 @@ fn one_file_that_fails_does_not_stop_the_others() {
 
 #[test]
 fn a_directory_that_is_a_link_is_not_followed() {
-    let scratch = Scratch::new("link");
+    let scratch = Scratch::new("set-link");
     scratch.file("tree/file", b"content");
     fs::create_dir(scratch.0.join("outside")).unwrap();
     std::os::unix::fs::symlink("../outside", scratch.incoming().join("tree")).unwrap();
@@ -307,7 +263,7 @@ fn a_directory_that_is_a_link_is_not_followed() {
 /// Sends wild messages in place of a sender; what the receiver made of each.
 #[test]
 fn senders_that_break_the_rules_leave_nothing_behind() {
-    let scratch = Scratch::new("rules");
+    let scratch = Scratch::new("set-rules");
     let offer = |flags: u8, size: u64, name: &str| {
         [&[16, 0, 0, 0, 1, flags][..], &size.to_be_bytes(), name.as_bytes()].concat()
     };

@@ -1,51 +1,17 @@
 //! Files over real connections: whole, verified, or not at all.
 
+mod common;
+
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use common::Scratch;
 use openbats::file::{self, FileError, Receiver};
 use openbats::{ClientOptions, Connection, Endpoint, Identity, ServerOptions, Trust, Wait};
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A directory that goes away.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("openbats-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(path.join("in")).unwrap();
-        Self(path)
-    }
-
-    fn incoming(&self) -> PathBuf {
-        self.0.join("in")
-    }
-
-    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
-        let path = self.0.join(name);
-        File::create(&path).unwrap().write_all(content).unwrap();
-        path
-    }
-
-    /// What stands in the receiver's directory, temporary files too.
-    fn received(&self) -> Vec<String> {
-        let names = fs::read_dir(self.incoming()).unwrap();
-        let mut names: Vec<String> =
-            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn connect() -> (Connection, Connection) {
     let identity = Identity::generate(&["localhost"]).unwrap();

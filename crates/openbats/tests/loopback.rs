@@ -308,3 +308,70 @@ fn a_terminated_endpoint_frees_its_port_at_once_and_tells_its_peers() {
     );
     pair.server.terminate(0, "").wait_for(LIMIT).unwrap();
 }
+
+/// Two endpoints, the second of which accepts nothing yet.
+fn endpoints() -> (Endpoint, Endpoint, ClientOptions) {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
+    let server = Endpoint::builder()
+        .bind("127.0.0.1:0".parse().unwrap())
+        .server(ServerOptions::new(identity))
+        .start()
+        .unwrap();
+    (Endpoint::builder().start().unwrap(), server, options)
+}
+
+#[test]
+fn a_connection_that_ended_before_it_was_accepted_still_has_its_data() {
+    let (client, server, options) = endpoints();
+    let near = client.connect(server.local_addr(), "localhost", options);
+    let near = near.wait_for(LIMIT).unwrap().unwrap();
+    for message in ["first", "second"] {
+        near.send(message).wait().unwrap();
+    }
+    near.finish().wait_for(LIMIT).unwrap().unwrap();
+    near.close(9, "gone");
+    client.idle().wait_for(LIMIT).unwrap();
+    server.idle().wait_for(LIMIT).unwrap();
+
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    let reason = CloseReason::Peer { code: 9, reason: "gone".into() };
+    assert_eq!(far.close_reason(), Some(reason));
+    for message in ["first", "second"] {
+        assert_eq!(far.recv().wait().unwrap().unwrap(), message);
+    }
+    assert_eq!(far.recv().wait(), Ok(None));
+    assert_eq!(far.stats().messages_received, 2);
+    assert!(matches!(far.try_send("late"), Err(SendError::Closed(_))));
+}
+
+/// As many as `MAX_UNACCEPTED` wait; one more is told so.
+#[test]
+fn connections_that_nobody_accepts_are_limited() {
+    const WAITING: usize = 256;
+    let (client, server, options) = endpoints();
+    let connect = || {
+        let connecting = client.connect(server.local_addr(), "localhost", options.clone());
+        connecting.wait_for(LIMIT).unwrap()
+    };
+    let mut held: Vec<Connection> = (0..WAITING).map(|_| connect().unwrap()).collect();
+    // A round trip for each: the server has seen them all.
+    for near in &held {
+        near.send("here").wait().unwrap();
+        near.flush().wait_for(LIMIT).unwrap().unwrap();
+    }
+    let refusal = |near: Connection| match near.recv().wait_for(LIMIT).unwrap() {
+        Err(RecvError::Closed(CloseReason::Peer { reason, .. })) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refusal(connect().unwrap()), "too many wait to be accepted");
+    assert!(held.iter().all(|near| near.close_reason().is_none()), "those there stay");
+    // One that is accepted makes room, but not one that has ended.
+    held.pop().unwrap().close(0, "");
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap(), "here");
+    let near = connect().unwrap();
+    near.send("here").wait().unwrap();
+    near.flush().wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(refusal(connect().unwrap()), "too many wait to be accepted");
+}

@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use bytes::Bytes;
 use openbats::{Connection, TransportConfig, Wait};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::TransportMode;
+use crate::clock::Clock;
 use crate::latency::Percentiles;
 use crate::processor::Utilization;
 use crate::transport::Transport;
 
 /// Grows when the messages change incompatibly.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// How long an answer may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Octets of a message at most: the summary of 256 streams, or a piece of the other side's report.
@@ -95,6 +97,8 @@ pub(crate) struct Throughput {
     pub(crate) length: u32,
     /// Whether receivers send samples of the messages back.
     pub(crate) latency: bool,
+    /// Milliseconds after which a message is of no use; `None` for the senders' default.
+    pub(crate) deadline_ms: Option<u64>,
 }
 
 /// One stream's totals.
@@ -148,14 +152,18 @@ pub(crate) enum Message {
     Deny {
         reason: String,
     },
+    /// All data connections have come to the test.
+    Joined,
     /// Asks for the server's clock.
     Ping,
     Pong {
         at_ns: u64,
     },
-    /// All data connections are there.
+    /// The client is ready.
     Ready {
         clock: ClockOffset,
+        /// Greetings that it has sent on each data connection.
+        greetings: u64,
     },
     /// The test begins now.
     Start,
@@ -199,8 +207,30 @@ pub(crate) fn receive(connection: &Connection, patience: Duration) -> Result<Mes
         .wait_for(patience)
         .context("no word on the signalling connection")?
         .context("the signalling connection broke")?;
+    understood(message)
+}
+
+fn understood(message: Option<Bytes>) -> Result<Message> {
     let Some(message) = message else { bail!("the peer has left the signalling connection") };
     serde_json::from_slice(&message).context("the peer's signalling is not understood")
+}
+
+/// As [`receive`], doing something again and again until the message comes.
+pub(crate) fn receive_meanwhile(
+    connection: &Connection,
+    patience: Duration,
+    every: Duration,
+    mut again: impl FnMut() -> Result<()>,
+) -> Result<Message> {
+    let clock = Clock::start();
+    while clock.elapsed() < patience {
+        if let Ok(message) = connection.recv().wait_for(every) {
+            let message = message.context("the signalling connection broke")?;
+            return understood(message);
+        }
+        again()?;
+    }
+    receive(connection, Duration::ZERO)
 }
 
 /// Sends a report in pieces.

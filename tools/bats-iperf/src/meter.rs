@@ -170,6 +170,11 @@ impl Sequence {
         true
     }
 
+    /// So many messages were sent.
+    pub(crate) fn end_at(&mut self, count: u64) {
+        self.next = self.next.max(count);
+    }
+
     fn lost(&self) -> u64 {
         self.next.saturating_sub(self.received)
     }
@@ -252,6 +257,16 @@ mod tests {
         }
         assert_eq!((sequence.out_of_order, sequence.duplicates), (late, again));
         assert_eq!(sequence.lost(), seen.last().unwrap() + 1 - seen.len() as u64);
+    }
+
+    #[test]
+    fn messages_missing_at_the_end_are_lost() {
+        let mut sequence = Sequence::new();
+        [0, 1, 4].into_iter().for_each(|number| assert!(sequence.insert(number)));
+        sequence.end_at(3);
+        assert_eq!(sequence.lost(), 2);
+        sequence.end_at(9);
+        assert_eq!(sequence.lost(), 6);
     }
 
     #[test]

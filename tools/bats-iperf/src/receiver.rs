@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::carrier::{Pipe, Received};
 use crate::clock::{Clock, stamp_ns};
+use crate::control::Hello;
 use crate::latency::Recorder;
 use crate::message::Head;
 use crate::meter::{Jitter, Meter, Sequence};
@@ -21,6 +22,8 @@ pub(crate) struct Reception {
     pub(crate) timeout: Duration,
     /// How long it may go on in all.
     pub(crate) deadline: Duration,
+    /// Messages of the sender that greet only.
+    pub(crate) greetings: u64,
 }
 
 /// Receives until the sender has finished.
@@ -42,6 +45,10 @@ pub(crate) fn receive(
                 bail!("nothing was received for {} s", reception.timeout.as_secs_f64())
             }
         };
+        // A greeting that was repeated, as the first might have been lost.
+        if Hello::decode(&message).is_some() {
+            continue;
+        }
         let arrived_ns = stamp_ns();
         if clock.elapsed() > reception.deadline {
             bail!("the sender does not come to an end");
@@ -64,8 +71,13 @@ pub(crate) fn receive(
             recorder.record(u64::try_from(passed).unwrap_or(u64::MAX));
         }
         if head.wants_echo {
-            pipe.send(head.echo(), reception.timeout)?;
+            pipe.send(head.echo(), reception.timeout, None)?;
         }
+    }
+    // The last messages may be missing, too, which their numbers cannot tell.
+    if let Some(sent) = pipe.messages_sent_by_peer() {
+        sequence.end_at(sent.saturating_sub(reception.greetings));
+        meter.set_sequence(&sequence);
     }
     pipe.finish()
 }

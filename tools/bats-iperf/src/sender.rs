@@ -40,6 +40,8 @@ pub(crate) struct Pace {
     pub(crate) latency: bool,
     /// How long there may be no room for a message.
     pub(crate) timeout: Duration,
+    /// How long a message is of use, where that counts.
+    pub(crate) deadline: Option<Duration>,
 }
 
 /// The length of messages where none was asked for: ten milliseconds of a limited stream, so that
@@ -128,7 +130,7 @@ pub(crate) fn send(pipe: &Pipe, meter: &Meter, pace: &Pace, budget: &Budget) -> 
             is_omitted: !counts,
         };
         let left = time.saturating_sub(now);
-        if !pipe.send(head.message(length), left.min(pace.timeout))? {
+        if !pipe.send(head.message(length), left.min(pace.timeout), pace.deadline)? {
             if clock.elapsed() >= time {
                 break;
             }

@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     /// The other side's clock.
     pub(crate) clock: ClockOffset,
     pub(crate) receive_timeout: Duration,
+    /// Messages of each stream from the other side that only greet.
+    pub(crate) greetings: u64,
 }
 
 /// Figures between two times.
@@ -219,6 +221,7 @@ fn stream(
                 shift_ns: if plan.is_client { offset.saturating_neg() } else { offset },
                 latency: plan.pace.latency,
                 timeout: plan.receive_timeout,
+                greetings: plan.greetings,
                 deadline: plan.pace.time.map_or(LONGEST, |time| time + GRACE),
             };
             receiver::receive(pipe, meter, reception, &mut one_way)

@@ -32,6 +32,15 @@ pub(crate) struct Transport {
     pub(crate) ecn_ce: u64,
     pub(crate) packets_forged: u64,
     pub(crate) packets_replayed: u64,
+    /// Too old before they were sent.
+    pub(crate) messages_expired: u64,
+    /// Of the peer's, as far as it is known.
+    pub(crate) messages_lost: u64,
+    pub(crate) symbols_lost: u64,
+    pub(crate) symbols_repaired: u64,
+    /// In all.
+    pub(crate) repair_delay_us: u64,
+    pub(crate) longest_repair_delay_us: u64,
 }
 
 impl From<&ConnectionStats> for Transport {
@@ -62,6 +71,12 @@ impl From<&ConnectionStats> for Transport {
             ecn_ce: stats.ecn_ce,
             packets_forged: stats.packets_forged,
             packets_replayed: stats.packets_replayed,
+            messages_expired: stats.messages_expired,
+            messages_lost: stats.messages_lost,
+            symbols_lost: stats.symbols_lost,
+            symbols_repaired: stats.symbols_repaired,
+            repair_delay_us: micros(stats.repair_delay),
+            longest_repair_delay_us: micros(stats.longest_repair_delay),
         }
     }
 }
@@ -81,6 +96,12 @@ pub(crate) struct Coding {
     pub(crate) redundancy: Option<f64>,
     /// Coded packets received beyond need, per cent.
     pub(crate) waste: Option<f64>,
+    /// Symbols that neither arrived nor were repaired, per cent.
+    pub(crate) residual: Option<f64>,
+    /// Messages that were too old to be sent.
+    pub(crate) expired: Option<u64>,
+    /// Mean time by which repaired symbols came later than it was seen that they were missing.
+    pub(crate) repair_us: Option<f64>,
     pub(crate) rtt_us: Option<u64>,
     pub(crate) cwnd: Option<u64>,
 }
@@ -102,6 +123,10 @@ impl Coding {
             let sum: f64 = samples.iter().map(|(_, after)| field(after)).sum();
             (!samples.is_empty()).then(|| sum / samples.len() as f64)
         };
+        let lost = sum(receivers, |stats| stats.symbols_lost);
+        let found = sum(receivers, |stats| stats.coded_packets_received)
+            .saturating_sub(sum(receivers, |stats| stats.wasted_packets_received));
+        let repaired = sum(receivers, |stats| stats.symbols_repaired);
         // The sender's round-trip time is that of the data.
         let timed = if senders.is_empty() { receivers } else { senders };
         Self {
@@ -114,6 +139,10 @@ impl Coding {
                 sum(receivers, |stats| stats.wasted_packets_received),
                 sum(receivers, |stats| stats.coded_packets_received),
             ),
+            residual: share(lost, lost.saturating_add(found)),
+            expired: (!senders.is_empty()).then(|| sum(senders, |stats| stats.messages_expired)),
+            repair_us: (repaired > 0)
+                .then(|| sum(receivers, |stats| stats.repair_delay_us) as f64 / repaired as f64),
             rtt_us: mean(timed, |stats| stats.rtt_us as f64).map(|rtt| rtt as u64),
             cwnd: (!senders.is_empty()).then(|| {
                 senders.iter().fold(0_u64, |sum, (_, after)| sum.saturating_add(after.snd_cwnd))
@@ -140,6 +169,10 @@ mod tests {
             repair_packets_sent: 60,
             coded_packets_received: 110,
             wasted_packets_received: 10,
+            messages_expired: 4,
+            symbols_lost: 11,
+            symbols_repaired: 20,
+            repair_delay_us: 50_000,
             loss_percent: 8.0,
             snd_cwnd: 1_000,
             ..before.clone()
@@ -148,11 +181,14 @@ mod tests {
         let coding = Coding::between(&[pair, pair], &[pair]);
         assert_eq!((coding.redundancy, coding.waste), (Some(10.0), Some(1.0)));
         assert_eq!((coding.loss, coding.cwnd), (Some(8.0), Some(2_000)));
+        assert_eq!((coding.residual, coding.repair_us), (Some(10.0), Some(2_500.0)));
+        assert_eq!(coding.expired, Some(8));
         let receiver = Coding::between(&[], &[pair]);
         assert_eq!((receiver.loss, receiver.redundancy, receiver.cwnd), (None, None, None));
         assert_eq!((receiver.waste, receiver.rtt_us), (Some(1.0), Some(0)));
         let nothing = Coding::between(&[(&after, &after)], &[]);
         assert_eq!((nothing.redundancy, nothing.waste), (None, None));
+        assert_eq!((nothing.residual, nothing.repair_us), (None, None));
         assert_eq!(Coding::between(&[], &[]), Coding::default());
     }
 }

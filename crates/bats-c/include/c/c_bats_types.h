@@ -33,10 +33,10 @@ typedef enum {
 /* Modes; 10 (TCP), 11 (UDP) and 12 (QUIC) are given as casts. A mode that the library does not
  * have is refused by the call that would use it. */
 typedef enum {
-  bats_transport_btp = 0,         /* coded, unreliable */
+  bats_transport_btp = 0,         /* coded, each message in time or not at all */
   bats_transport_brtp = 1,        /* coded, reliable */
   bats_transport_brctp = 2,       /* rateless */
-  bats_transport_transparent = 3  /* plain datagrams */
+  bats_transport_transparent = 3  /* neither coded nor repaired nor controlled */
 } bats_transport_mode_t;
 
 /* Congestion control. There is one BBR: BBRv2 and BBRv3 are that, with a warning in the log. The

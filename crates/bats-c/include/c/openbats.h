@@ -108,6 +108,13 @@ typedef struct {
   double loss_estimate; /* 0 to 1, before repair */
   double burst_factor;  /* 1 for losses that come alone */
   double code_rate;     /* 0 to 1 */
+  /* Modes 0 and 3. */
+  uint64_t messages_expired; /* too old before they were sent */
+  uint64_t messages_lost;    /* of the peer, as far as it is known */
+  uint64_t symbols_lost;     /* of the peer, neither arrived nor repaired in time */
+  uint64_t symbols_repaired;
+  uint64_t repair_delay_ns; /* how much later repairs came than the loss was seen, in all */
+  uint64_t longest_repair_delay_ns;
 } openbats_stats_t;
 
 bats_error_t openbats_connection_stats(bats_connection_handle_t connection,

@@ -21,10 +21,10 @@ using octVecConstIter = octetVec::const_iterator;
 // Modes. 10 (TCP), 11 (UDP) and 12 (QUIC) are given as casts. A mode that the library does not
 // have is refused by StartConnect and StartListen, with FAILED.
 enum class TransMode : uint8_t {
-  BTP = 0,          // coded, unreliable
+  BTP = 0,          // coded, each message in time or not at all
   BRTP = 1,         // coded, reliable
   BRCTP = 2,        // rateless
-  TRANSPARENT = 3,  // plain datagrams
+  TRANSPARENT = 3,  // neither coded nor repaired nor controlled
 };
 
 // There is one BBR: BBRv2 and BBRv3 are that, with a warning in the log.

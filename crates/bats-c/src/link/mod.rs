@@ -83,7 +83,8 @@ fn refusal(error: SendError) -> Refusal {
 /// An established connection of one of the modes.
 #[derive(Clone)]
 pub(crate) enum Link {
-    Brtp(openbats::Connection),
+    /// Modes 0, 1 and 3.
+    Bats(openbats::Connection),
     Tcp(Arc<tcp::Tcp>),
     Udp(Arc<udp::Udp>),
 }
@@ -91,7 +92,7 @@ pub(crate) enum Link {
 impl Link {
     pub(crate) fn try_send(&self, message: &[u8]) -> Result<(), Refusal> {
         match self {
-            Self::Brtp(connection) => {
+            Self::Bats(connection) => {
                 connection.try_send(Bytes::copy_from_slice(message)).map_err(refusal)
             }
             Self::Tcp(tcp) => tcp.try_send(message),
@@ -102,7 +103,7 @@ impl Link {
     /// Sends when there is room.
     pub(crate) async fn send(&self, message: Bytes) -> Result<(), Failure> {
         match self {
-            Self::Brtp(connection) => {
+            Self::Bats(connection) => {
                 connection.send(message).await.map_err(|error| match refusal(error) {
                     Refusal::Failed(failure) => failure,
                     Refusal::Full => Failure::new(Code::SendFailed, "no room"),
@@ -121,12 +122,16 @@ impl Link {
 
     /// Whether what is sent arrives, and the sender learns that it has.
     pub(crate) fn is_reliable(&self) -> bool {
-        !matches!(self, Self::Udp(_))
+        match self {
+            Self::Bats(connection) => connection.mode() == openbats::Mode::Brtp,
+            Self::Tcp(_) => true,
+            Self::Udp(_) => false,
+        }
     }
 
     pub(crate) async fn recv(&self) -> Incoming {
         match self {
-            Self::Brtp(connection) => match connection.recv().await {
+            Self::Bats(connection) => match connection.recv().await {
                 Ok(Some(message)) => Incoming::Message(message),
                 Ok(None) => Incoming::Finished,
                 Err(RecvError::Closed(reason)) => Incoming::Lost(reason.into()),
@@ -140,7 +145,7 @@ impl Link {
     /// A message that is there already.
     pub(crate) fn try_recv(&self) -> Option<Bytes> {
         match self {
-            Self::Brtp(connection) => connection.try_recv(),
+            Self::Bats(connection) => connection.try_recv(),
             Self::Tcp(tcp) => tcp.try_recv(),
             Self::Udp(udp) => udp.try_recv(),
         }
@@ -149,7 +154,7 @@ impl Link {
     /// Done when there is room after a refusal, or no hope of it.
     pub(crate) async fn writable(&self) {
         match self {
-            Self::Brtp(connection) => drop(connection.writable().await),
+            Self::Bats(connection) => drop(connection.writable().await),
             Self::Tcp(tcp) => tcp.writable().await,
             Self::Udp(udp) => udp.writable().await,
         }
@@ -158,7 +163,7 @@ impl Link {
     /// Done when the peer has everything; `false` if it will not get it.
     pub(crate) async fn flush(&self) -> bool {
         match self {
-            Self::Brtp(connection) => connection.flush().await.is_ok(),
+            Self::Bats(connection) => connection.flush().await.is_ok(),
             Self::Tcp(tcp) => tcp.flush().await,
             Self::Udp(_) => true,
         }
@@ -167,7 +172,7 @@ impl Link {
     /// Says that no more follows and waits until the peer has everything.
     pub(crate) async fn finish(&self) {
         match self {
-            Self::Brtp(connection) => drop(connection.finish().await),
+            Self::Bats(connection) => drop(connection.finish().await),
             Self::Tcp(tcp) => tcp.finish().await,
             Self::Udp(_) => {}
         }
@@ -175,7 +180,7 @@ impl Link {
 
     pub(crate) fn close(&self) {
         match self {
-            Self::Brtp(connection) => connection.close(0, ""),
+            Self::Bats(connection) => connection.close(0, ""),
             Self::Tcp(tcp) => tcp.close(),
             Self::Udp(udp) => udp.close(),
         }
@@ -184,7 +189,7 @@ impl Link {
     /// Whether the connection has ended by itself.
     pub(crate) fn has_ended(&self) -> bool {
         match self {
-            Self::Brtp(connection) => connection.close_reason().is_some(),
+            Self::Bats(connection) => connection.close_reason().is_some(),
             Self::Tcp(tcp) => tcp.has_ended(),
             Self::Udp(udp) => udp.has_ended(),
         }
@@ -192,7 +197,7 @@ impl Link {
 
     pub(crate) fn stats(&self) -> ConnectionStats {
         match self {
-            Self::Brtp(connection) => connection.stats(),
+            Self::Bats(connection) => connection.stats(),
             Self::Tcp(tcp) => tcp.stats(),
             Self::Udp(udp) => udp.stats(),
         }
@@ -200,7 +205,7 @@ impl Link {
 
     pub(crate) fn remote(&self) -> SocketAddr {
         match self {
-            Self::Brtp(connection) => connection.remote_addr(),
+            Self::Bats(connection) => connection.remote_addr(),
             Self::Tcp(tcp) => tcp.remote,
             Self::Udp(udp) => udp.remote,
         }
@@ -209,7 +214,7 @@ impl Link {
     /// The best size of one message now.
     pub(crate) fn ideal_length(&self) -> u32 {
         match self {
-            Self::Brtp(connection) => ideal_length(connection.stats().path_mtu),
+            Self::Bats(connection) => ideal_length(connection.stats().path_mtu),
             Self::Tcp(_) => MOST_IDEAL,
             Self::Udp(udp) => udp.ideal_length(),
         }

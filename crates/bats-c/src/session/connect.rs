@@ -94,7 +94,7 @@ impl Session {
                 let local = udp.local;
                 Ok((Link::Udp(udp), local))
             }
-            Carrier::Brtp => {
+            Carrier::Bats(_) => {
                 let options =
                     self.config.client_options().map_err(|failure| broken(failure.text))?;
                 let endpoint = protocol
@@ -117,7 +117,7 @@ impl Session {
                     ) => Loss { how: How::TimedOut, text: format!("{remote} did not answer") },
                     other => broken(format!("cannot connect to {remote}: {other}")),
                 })?;
-                Ok((Link::Brtp(connection), local))
+                Ok((Link::Bats(connection), local))
             }
         }
     }

@@ -3,6 +3,7 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <fstream>
@@ -16,7 +17,7 @@ using L = BatsListenEvent;
 
 // The modes that are there, and those that are not.
 static const int kModes[] = {1, 10};
-static const int kMissing[] = {0, 2, 3, 12, 200};
+static const int kMissing[] = {2, 4, 12, 200};
 
 // A connected pair; the two ends have threads of their own.
 struct Pair {
@@ -87,6 +88,32 @@ static void MessagesKeepTheirBoundaries() {
     CHECK(pair.near.Messages()[0] == answer);
     CHECK(!connection->SendData(answer.data(), -1));
     CHECK(!connection->SendData(nullptr, 3));
+  }
+}
+
+// Modes 0 and 3, on a way that loses nothing: whole, once, and counted.
+static void UnreliableModesCarryMessagesAndCount() {
+  for (int mode : {0, 3}) {
+    Pair pair(mode);
+    const auto connection = pair.near.Connection();
+    for (unsigned i = 0; i < 50; ++i) {
+      CHECK(Send(connection, Content(100 + 60 * i, i)));
+    }
+    CHECK(Eventually([&] { return pair.far.MessageCount() == 50; }));
+    std::vector<octetVec> expected;
+    for (unsigned i = 0; i < 50; ++i) {
+      expected.push_back(Content(100 + 60 * i, i));
+    }
+    // They come as they become known, so the order is not promised.
+    auto messages = pair.far.Messages();
+    CHECK(std::is_permutation(messages.begin(), messages.end(), expected.begin(), expected.end()));
+    const auto sent = openbats::GetStats(connection);
+    CHECK(sent.size == sizeof(openbats_stats_t));
+    CHECK(sent.messages_sent == 50 && sent.messages_expired == 0);
+    const auto received = openbats::GetStats(pair.far.Connection());
+    CHECK(received.messages_received == 50 && received.messages_lost == 0);
+    CHECK(received.longest_repair_delay_ns <= received.repair_delay_ns);
+    CHECK(!connection->SendFile("/dev/null"));
   }
 }
 
@@ -899,6 +926,7 @@ struct Test {
 static const Test kTests[] = {
     TEST(EstablishedThenWritableUnasked),
     TEST(MessagesKeepTheirBoundaries),
+    TEST(UnreliableModesCarryMessagesAndCount),
     TEST(DatagramsKeepTheirBoundariesAndTheirPort),
     TEST(NothingIsLostBeforeTheCallbackIsSet),
     TEST(NoEventFromInsideSetConnectionCallback),

@@ -125,7 +125,6 @@ pub(crate) struct Connection {
     silence: Silence,
     /// Largest UDP payload that both ends take.
     max_udp_payload: u16,
-    mode: Mode,
     local_cid: [u8; 4],
     remote_cid: [u8; 4],
     code_seed: u64,
@@ -151,6 +150,8 @@ pub(crate) struct Connection {
 
     early: EarlyPackets,
     streams: Option<Streams>,
+    /// Agreed by both ends when the connection was established.
+    mode: Option<Mode>,
     fragments: FragmentAssembly,
     next_fragment_id: u64,
 
@@ -305,6 +306,10 @@ impl Connection {
 
     pub(crate) fn remote(&self) -> SocketAddr {
         self.remote
+    }
+
+    pub(crate) fn mode(&self) -> Option<Mode> {
+        self.mode
     }
 
     pub(crate) fn peer_fingerprint(&self) -> Option<[u8; 32]> {

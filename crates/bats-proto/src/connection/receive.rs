@@ -281,6 +281,9 @@ impl Connection {
                 } else {
                     CloseReason::ReportedByPeer(reason.to_owned())
                 };
+                if let Some(streams) = &mut self.streams {
+                    streams.incoming.on_closed();
+                }
                 self.vanish(reason);
             }
             Frame::BatchRank(report) => self.push_arrived(Arrived::Report(report)),
@@ -308,6 +311,11 @@ impl Connection {
             Ok(outcome) => outcome,
             Err(violation) => return self.misbehaved(now, &violation.to_string()),
         };
+        if outcome.end_acked
+            && let Some(streams) = &mut self.streams
+        {
+            streams.outgoing.on_end_acknowledged();
+        }
         let Some(largest) = outcome.largest else { return };
         // A liar may name older packets later; samples that run backwards are not measured.
         let is_newest =

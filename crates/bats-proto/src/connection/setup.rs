@@ -118,7 +118,6 @@ impl Connection {
             migration: Migration::default(),
             silence: Silence::default(),
             max_udp_payload: setup.config.max_udp_payload,
-            mode: setup.config.mode,
             local_cid: setup.local_cid,
             remote_cid: [0; 4],
             handshake: setup.handshake,
@@ -137,6 +136,7 @@ impl Connection {
             ce_reported: 0,
             early: EarlyPackets::default(),
             streams: None,
+            mode: None,
             fragments: FragmentAssembly::default(),
             next_fragment_id: 0,
             control: PendingControl::default(),
@@ -228,7 +228,7 @@ impl Connection {
 
     /// The congestion control of the connection's mode.
     pub(super) fn algorithm(&self) -> CongestionAlgorithm {
-        match self.mode {
+        match self.mode.unwrap_or_default() {
             // The first link's controller decides.
             _ if self.carried.is_some() => CongestionAlgorithm::None,
             Mode::Transparent => CongestionAlgorithm::None,
@@ -306,6 +306,7 @@ impl Connection {
                     Outgoing::Timely {
                         queue: DatagramQueue::default(),
                         flow: TimelySender::new(sender),
+                        end_acknowledged: false,
                     },
                     Incoming::Timely(TimelyIncoming::new(flow, assembly)),
                 )
@@ -333,7 +334,7 @@ impl Connection {
         let max_payload = self.config.max_udp_payload.min(peer.max_udp_payload);
         self.mtu = MtuDiscovery::new(max_payload);
         self.idle_timeout = self.config.idle_timeout.min(peer.idle_timeout);
-        (self.mode, self.max_udp_payload) = (mode, max_payload);
+        (self.mode, self.max_udp_payload) = (Some(mode), max_payload);
         let (algorithm, rtt) = (self.algorithm(), self.rtt.smoothed());
         self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);
         self.streams = Some(self.streams_for(mode, peer, max_symbol_size));

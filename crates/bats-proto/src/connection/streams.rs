@@ -35,7 +35,7 @@ pub(super) enum Outgoing {
     /// BRCTP: everything, in order, in blocks.
     Rateless { queue: SendQueue, flow: RatelessSender },
     /// BTP: in time or not at all.
-    Timely { queue: DatagramQueue, flow: TimelySender },
+    Timely { queue: DatagramQueue, flow: TimelySender, end_acknowledged: bool },
 }
 
 /// From the peer to the application.
@@ -109,7 +109,7 @@ impl Outgoing {
     /// What the flow had, if its end is to be told now apart from the data.
     pub(super) fn end(&self) -> Option<Totals> {
         match self {
-            Self::Timely { queue, flow } if queue.is_finished() && queue.is_empty() => {
+            Self::Timely { queue, flow, .. } if queue.is_finished() && queue.is_empty() => {
                 Some(Totals { symbols: flow.symbols(), messages: queue.messages() })
             }
             _ => None,
@@ -141,12 +141,22 @@ impl Outgoing {
         }
     }
 
-    /// Whether the peer has everything, or it is too late for the rest.
+    /// The peer knows the end that was told apart from the data.
+    pub(super) fn on_end_acknowledged(&mut self) {
+        if let Self::Timely { end_acknowledged, .. } = self {
+            *end_acknowledged = true;
+        }
+    }
+
+    /// Whether the peer has everything, or it is too late for the rest; and knows the end, if there
+    /// is one.
     pub(super) fn is_all_acknowledged(&self) -> bool {
         match self {
             Self::Reliable { queue, flow } => queue.is_empty() && flow.all_acknowledged(),
             Self::Rateless { queue, flow } => queue.is_empty() && flow.all_acknowledged(),
-            Self::Timely { queue, flow } => queue.is_empty() && flow.is_idle(),
+            Self::Timely { queue, flow, end_acknowledged } => {
+                queue.is_empty() && flow.is_idle() && (*end_acknowledged || !queue.is_finished())
+            }
         }
     }
 
@@ -154,7 +164,7 @@ impl Outgoing {
         match self {
             Self::Reliable { queue, flow } => !queue.is_empty() || flow.wants_to_send(),
             Self::Rateless { queue, flow } => !queue.is_empty() || flow.wants_to_send(),
-            Self::Timely { queue, flow } => !queue.is_empty() || flow.wants_to_send(),
+            Self::Timely { queue, flow, .. } => !queue.is_empty() || flow.wants_to_send(),
         }
     }
 
@@ -192,7 +202,7 @@ impl Outgoing {
                 {}
                 flow.poll(now, out)
             }
-            Self::Timely { queue, flow } => {
+            Self::Timely { queue, flow, .. } => {
                 queue.expire(now);
                 while flow.wants_symbol() && !queue.is_empty() {
                     let number = flow.symbols();
@@ -225,7 +235,7 @@ impl Outgoing {
     }
 
     pub(super) fn on_timeout(&mut self, now: Timestamp, path: &PathView) {
-        if let Self::Timely { queue, flow } = self {
+        if let Self::Timely { queue, flow, .. } = self {
             queue.expire(now);
             flow.on_timeout(now, path);
         }
@@ -431,10 +441,20 @@ impl Incoming {
 
     /// Gives up what is missing when its time is over, or sees that nothing is.
     pub(super) fn on_timeout(&mut self, now: Timestamp) {
+        self.give_up(|end, flow| end.until <= now || flow.has_all_below(end.totals.symbols));
+    }
+
+    /// The peer has closed: if it had told its end before, that is the end, and what is missing does
+    /// not come any more.
+    pub(super) fn on_closed(&mut self) {
+        self.give_up(|_, _| true);
+    }
+
+    fn give_up(&mut self, is_over: impl FnOnce(&End, &TimelyReceiver) -> bool) {
         if let Self::Timely(timely) = self
             && let Some(end) = &mut timely.end
             && !end.passed
-            && (end.until <= now || timely.flow.has_all_below(end.totals.symbols))
+            && is_over(end, &timely.flow)
         {
             end.passed = true;
             timely.flow.finish(end.totals.symbols);

@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 use rustc_hash::FxHashMap;
 
-use crate::config::{ClientConfig, EndpointConfig, ServerConfig, TransportConfig};
+use crate::config::{ClientConfig, EndpointConfig, Mode, ServerConfig, TransportConfig};
 use crate::connection::{Connection, Role, Setup, local_parameters};
 use crate::error::{ConnectError, SendError};
 use crate::event::Event;
@@ -542,6 +542,11 @@ impl Endpoint {
     /// Address of the peer.
     pub fn remote(&self, handle: ConnectionHandle) -> Option<SocketAddr> {
         Some(self.connections.get(&handle)?.remote())
+    }
+
+    /// The mode of a connection, once it is established.
+    pub fn mode(&self, handle: ConnectionHandle) -> Option<Mode> {
+        self.connections.get(&handle)?.mode()
     }
 
     /// SHA-256 of the peer's end-entity certificate, if it showed one.

@@ -79,6 +79,8 @@ pub struct AckOutcome {
     pub largest_size: u16,
     /// Handshake confirmation was among them.
     pub handshake_done_acked: bool,
+    /// The end of a flow was among them.
+    pub end_acked: bool,
 }
 
 /// The largest newly acknowledged packet.
@@ -314,6 +316,7 @@ impl SentPackets {
                 }
                 outcome.largest_size = outcome.largest_size.max(packet.size);
                 outcome.handshake_done_acked |= packet.contents.handshake_done;
+                outcome.end_acked |= packet.contents.end;
                 if outcome.largest.is_none() {
                     outcome.largest = Some(LargestAcked {
                         pn,

@@ -47,6 +47,7 @@ class Connection(ConnectionBase):
         self, path: Union[str, os.PathLike], timeout: Optional[float] = None
     ) -> File:
         """Sends a file; returns when the peer has verified and stored it."""
+        self._needs_reliability()
         sent = file_of(self._native.send_file(os.fspath(path)).wait(timeout))
         assert sent is not None
         return sent
@@ -60,6 +61,7 @@ class Connection(ConnectionBase):
         timeout: Optional[float] = None,
     ) -> Optional[File]:
         """Receives the next file into a directory; ``None`` when the peer has finished."""
+        self._needs_reliability()
         operation = self._native.receive_file(os.fspath(directory), overwrite, max_size)
         return file_of(operation.wait(timeout))
 
@@ -132,15 +134,19 @@ def connect(
     congestion: str = "bbr",
     rate: Optional[int] = None,
     goal: str = "balanced",
+    deadline: float = 0.2,
     idle_timeout: float = 30.0,
     keep_alive: Optional[float] = None,
     max_message_size: Optional[int] = None,
     local: Optional[Tuple[str, int]] = None,
     timeout: Optional[float] = None,
 ) -> Connection:
-    """Connects to a server."""
+    """Connects to a server. In modes btp and transparent a message that waits longer than
+    ``deadline`` (seconds) is not sent."""
     believed = trust(fingerprint, authorities, insecure)
-    chosen = options(mode, congestion, rate, goal, idle_timeout, keep_alive, max_message_size)
+    chosen = options(
+        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size
+    )
     found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     address = found[0][4]
     endpoint = _native.Endpoint.client(local)
@@ -158,10 +164,13 @@ def listen(
     congestion: str = "bbr",
     rate: Optional[int] = None,
     goal: str = "balanced",
+    deadline: float = 0.2,
     idle_timeout: float = 30.0,
     keep_alive: Optional[float] = None,
     max_message_size: Optional[int] = None,
 ) -> Listener:
     """Listens; without certificate and key a certificate is made."""
-    chosen = options(mode, congestion, rate, goal, idle_timeout, keep_alive, max_message_size)
+    chosen = options(
+        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size
+    )
     return Listener(_native.Endpoint.server((local_ip(host), port), identity(cert, key), chosen))

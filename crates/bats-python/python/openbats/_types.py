@@ -45,6 +45,7 @@ def options(
     congestion: str,
     rate: Optional[int],
     goal: str,
+    deadline: float,
     idle_timeout: float,
     keep_alive: Optional[float],
     max_message_size: Optional[int],
@@ -54,6 +55,7 @@ def options(
         "congestion": congestion,
         "rate": rate,
         "goal": goal,
+        "deadline": deadline,
         "idle_timeout": idle_timeout,
         "keep_alive": keep_alive,
         "max_message_size": max_message_size,
@@ -98,6 +100,9 @@ class Stats:
     smoothed_rtt: float
     min_rtt: float
     queue_delay: float
+    #: Time by which repaired symbols came later than it was seen that they were missing, in all.
+    repair_delay: float
+    longest_repair_delay: float
     loss_estimate: float
     burst_factor: float
     code_rate: float
@@ -121,6 +126,12 @@ class Stats:
     message_bytes_sent: int
     messages_received: int
     message_bytes_received: int
+    #: Modes btp and transparent: too old before they were sent.
+    messages_expired: int
+    #: The peer's that were given up, as far as it is known; and its symbols.
+    messages_lost: int
+    symbols_lost: int
+    symbols_repaired: int
     send_buffer_bytes: int
     receive_buffer_bytes: int
 
@@ -154,6 +165,16 @@ class ConnectionBase:
     def stats(self) -> Stats:
         """A sample of the statistics; the last one after the end."""
         return Stats(**self._native.stats())
+
+    @property
+    def mode(self) -> str:
+        """The name of the connection's mode."""
+        number = self._native.mode()
+        return next(name for name, known in MODES.items() if known == number)
+
+    def _needs_reliability(self) -> None:
+        if self.mode != "brtp":
+            raise _native.UnsupportedMode(f"files are not available in mode {self.mode}; use 'brtp'")
 
     @property
     def remote_address(self) -> Tuple[str, int]:

@@ -115,6 +115,7 @@ class Connection(ConnectionBase):
 
     async def send_file(self, path: Union[str, os.PathLike]) -> File:
         """Sends a file; done when the peer has stored it. Cancelling closes the connection."""
+        self._needs_reliability()
         sent = await self._on_thread(self._native.send_file(os.fspath(path)))
         assert sent is not None
         return sent
@@ -128,6 +129,7 @@ class Connection(ConnectionBase):
     ) -> Optional[File]:
         """Receives the next file; ``None`` when the peer has finished. Cancelling closes the
         connection."""
+        self._needs_reliability()
         return await self._on_thread(
             self._native.receive_file(os.fspath(directory), overwrite, max_size)
         )
@@ -216,6 +218,7 @@ def connect(
     congestion: str = "bbr",
     rate: Optional[int] = None,
     goal: str = "balanced",
+    deadline: float = 0.2,
     idle_timeout: float = 30.0,
     keep_alive: Optional[float] = None,
     max_message_size: Optional[int] = None,
@@ -223,7 +226,9 @@ def connect(
 ) -> "_Begun[Connection]":
     """Connects to a server: to be awaited, or entered with ``async with``."""
     believed = trust(fingerprint, authorities, insecure)
-    chosen = options(mode, congestion, rate, goal, idle_timeout, keep_alive, max_message_size)
+    chosen = options(
+        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size
+    )
 
     async def make() -> Connection:
         loop = asyncio.get_running_loop()
@@ -246,12 +251,15 @@ def listen(
     congestion: str = "bbr",
     rate: Optional[int] = None,
     goal: str = "balanced",
+    deadline: float = 0.2,
     idle_timeout: float = 30.0,
     keep_alive: Optional[float] = None,
     max_message_size: Optional[int] = None,
 ) -> "_Begun[Listener]":
     """Listens: to be awaited, or entered with ``async with``."""
-    chosen = options(mode, congestion, rate, goal, idle_timeout, keep_alive, max_message_size)
+    chosen = options(
+        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size
+    )
     files = identity(cert, key)
 
     async def make() -> Listener:

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use openbats::{Connection, Wait};
+use openbats::{Connection, Mode, Wait};
 
 use crate::clock::Clock;
 use crate::transport::Transport;
@@ -42,13 +42,25 @@ pub(crate) enum Pipe {
 }
 
 impl Pipe {
-    /// Hands a message over; `false` when there was no room for it in time.
-    pub(crate) fn send(&self, message: Bytes, limit: Duration) -> Result<bool> {
+    /// Hands a message over; `false` when there was no room for it in time. After `deadline` it is
+    /// of no use; the kernel's carriers do not know that.
+    pub(crate) fn send(
+        &self,
+        message: Bytes,
+        limit: Duration,
+        deadline: Option<Duration>,
+    ) -> Result<bool> {
         match self {
-            Self::Bats { connection, .. } => match connection.send(message).wait_for(limit) {
-                Ok(sent) => sent.map(|()| true).context("cannot send"),
-                Err(_) => Ok(false),
-            },
+            Self::Bats { connection, .. } => {
+                let sent = match deadline {
+                    Some(deadline) => connection.send_within(message, deadline).wait_for(limit),
+                    None => connection.send(message).wait_for(limit),
+                };
+                match sent {
+                    Ok(sent) => sent.map(|()| true).context("cannot send"),
+                    Err(_) => Ok(false),
+                }
+            }
             Self::Tcp(pipe) => pipe.send(&message, limit),
             Self::Udp(pipe) => pipe.send(&message, limit),
         }
@@ -103,6 +115,26 @@ impl Pipe {
         match self {
             Self::Bats { connection, .. } => Some(Transport::from(&connection.stats())),
             Self::Tcp(_) | Self::Udp(_) => None,
+        }
+    }
+
+    /// The connection's mode, where it is one of OpenBATS.
+    pub(crate) fn mode(&self) -> Option<Mode> {
+        match self {
+            Self::Bats { connection, .. } => Some(connection.mode()),
+            Self::Tcp(_) | Self::Udp(_) => None,
+        }
+    }
+
+    /// Messages that the other side had sent when it came to its end, where messages may be missing
+    /// and both sides count them.
+    pub(crate) fn messages_sent_by_peer(&self) -> Option<u64> {
+        match self {
+            Self::Bats { connection, .. } if connection.mode() != Mode::Brtp => {
+                let stats = connection.stats();
+                Some(stats.messages_received.saturating_add(stats.messages_lost))
+            }
+            _ => None,
         }
     }
 

@@ -9,7 +9,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use openbats::{Goal, TransportConfig};
 
-use super::{Existing, GoalName, Options};
+use super::{Existing, GoalName, Options, TransportMode};
 use crate::control::Carrier;
 
 /// Which side this is.
@@ -71,6 +71,10 @@ pub(crate) fn parse<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(
     let role = check(&options, &matches)?;
     let given = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
     (options.has_interval, options.has_mode) = (given("interval"), given("mode"));
+    if !options.files.is_empty() && !options.has_mode {
+        options.mode = TransportMode::Brtp;
+    }
+    check_mode(&options)?;
     if options.overwrite {
         options.existing = Existing::Overwrite;
     }
@@ -117,10 +121,17 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
     }
 }
 
-fn check_client(options: &Options) -> Result<(), clap::Error> {
-    if options.deadline.is_some() {
-        return Err(wrong("--deadline needs mode 0 (btp), which is not available yet"));
+fn check_mode(options: &Options) -> Result<(), clap::Error> {
+    if !options.files.is_empty() && !options.mode.is_reliable() {
+        return Err(wrong("files need all of their data: -f goes with mode 1 (brtp) only"));
     }
+    if options.deadline.is_some() && options.mode.is_reliable() {
+        return Err(wrong("--deadline goes with modes 0 (btp) and 3 (transparent)"));
+    }
+    Ok(())
+}
+
+fn check_client(options: &Options) -> Result<(), clap::Error> {
     if options.reverse && (options.goal.is_some() || options.congestion.is_some()) {
         return Err(wrong(
             "with -r the server sends: --goal and --congestion must be given to the server",
@@ -248,6 +259,10 @@ mod tests {
             "-c h --emulate loss=5%,delay=50ms,rate=1000M --baseline udp --report x.html",
             "-c h --baseline tcp,udp --get-server-output --connect-timeout 500",
             "-c h -f a -C",
+            "-c h -f a -m brtp",
+            "-c h --deadline 50",
+            "-c h -m 3 --deadline 50 -r",
+            "-c h -m transparent -b 5",
             "-c h --timestamps=%H:%M:%S",
             "-s --existing rename --directory /tmp --idle-timeout 60 --server-bitrate-limit 1G",
             "--generate man",
@@ -271,8 +286,11 @@ mod tests {
             "-c host -p 0",
             "-c host -p 70000",
             "-c host -m 7",
-            "-c host -m btp",
+            "-c host -m brctp",
             "-c host -m 10",
+            "-c host -f a -m 0",
+            "-c host -f a -m transparent",
+            "-c host -f a --deadline 5",
             "-c host -t",
             "-c host -t x",
             "-c host -i 0.04",
@@ -292,7 +310,10 @@ mod tests {
             "-c host -n 0",
             "-c host -n 5 -t 5",
             "-c host -O 10",
-            "-c host --deadline 5",
+            "-c host -m 1 --deadline 5",
+            "-c host --deadline 0",
+            "-c host --deadline 3600001",
+            "-s --deadline 5",
             "-c host --goal fast",
             "-c host -r --goal latency",
             "-c host --congestion reno",
@@ -311,6 +332,17 @@ mod tests {
             let line = format!("bats_iperf {line}");
             assert_eq!(role(&line).map_err(|error| error.exit_code()), Err(2), "{line}");
         }
+    }
+
+    #[test]
+    fn the_mode_is_btp_unless_files_go() {
+        let mode = |words: &str| {
+            let line = format!("bats_iperf {words}");
+            parse(line.split_whitespace()).unwrap().0.mode
+        };
+        assert_eq!(mode("-c host"), TransportMode::Btp);
+        assert_eq!(mode("-c host -f a"), TransportMode::Brtp);
+        assert_eq!(mode("-c host -m 3"), TransportMode::Transparent);
     }
 
     #[test]

@@ -44,9 +44,9 @@ pub(crate) struct Options {
     pub(crate) port: u16,
 
     /// Transport mode by number or name: 0 btp, 1 brtp, 2 brctp, 3 transparent, 10 tcp, 11 udp,
-    /// 12 quic. Only brtp is available yet. A server takes the client's mode; with this option it
-    /// takes no other.
-    #[arg(short, long, default_value = "brtp", value_parser = mode::parse)]
+    /// 12 quic. Of these btp, brtp and transparent are available yet. Files go by brtp, also without
+    /// this option. A server takes the client's mode; with this option it takes no other.
+    #[arg(short, long, default_value = "btp", value_parser = mode::parse)]
     pub(crate) mode: TransportMode,
 
     /// Seconds between reports, or between lines of progress with -f; 0 for none but the last. A
@@ -74,7 +74,8 @@ pub(crate) struct Options {
     pub(crate) ipv6: bool,
 
     /// More columns: loss seen, residual loss, redundancy, waste, round-trip time, congestion
-    /// window, and the processor time of both ends.
+    /// window, messages that were too old to be sent, delay of repaired data, and the processor time
+    /// of both ends.
     #[arg(short = 'V', long)]
     pub(crate) verbose: bool,
 
@@ -195,8 +196,10 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "files", help_heading = CLIENT)]
     pub(crate) latency: bool,
 
-    /// Not available before mode 0 (btp) is: milliseconds after which a message is of no use.
-    #[arg(long, value_name = "MS", help_heading = CLIENT)]
+    /// Milliseconds after which a message is of no use, up to 3600000: what waits longer is not sent
+    /// (modes 0 and 3, either direction; not the baselines). Without it 200.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000),
+          conflicts_with = "files", help_heading = CLIENT)]
     pub(crate) deadline: Option<u64>,
 
     /// Put an emulated link between the client and its socket, for the data in either direction:

@@ -11,19 +11,32 @@ use crate::units::parse_rate;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TransportMode {
+    Btp,
     Brtp,
+    Transparent,
 }
 
 impl TransportMode {
+    pub(crate) const ALL: [Self; 3] = [Self::Btp, Self::Brtp, Self::Transparent];
+
     pub(crate) fn to_library(self) -> Mode {
         match self {
+            Self::Btp => Mode::Btp,
             Self::Brtp => Mode::Brtp,
+            Self::Transparent => Mode::Transparent,
         }
+    }
+
+    /// Whether everything that is sent arrives.
+    pub(crate) fn is_reliable(self) -> bool {
+        self == Self::Brtp
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Btp => "BTP",
             Self::Brtp => "BRTP",
+            Self::Transparent => "TRANSPARENT",
         }
     }
 }
@@ -34,10 +47,10 @@ pub(crate) struct Congestion(pub(crate) CongestionAlgorithm);
 
 /// Numbers and names of all modes; the last is whether it can be run.
 const MODES: [(&str, &str, Option<TransportMode>); 7] = [
-    ("0", "btp", None),
+    ("0", "btp", Some(TransportMode::Btp)),
     ("1", "brtp", Some(TransportMode::Brtp)),
     ("2", "brctp", None),
-    ("3", "transparent", None),
+    ("3", "transparent", Some(TransportMode::Transparent)),
     ("10", "tcp", None),
     ("11", "udp", None),
     ("12", "quic", None),
@@ -48,9 +61,9 @@ pub(super) fn parse(text: &str) -> Result<TransportMode, String> {
     match MODES.iter().find(|(number, name, _)| wanted == *number || wanted == *name) {
         Some((_, _, Some(mode))) => Ok(*mode),
         Some((number, name, None)) => {
-            Err(format!("mode {number} ({name}) is not available yet; 1 (brtp) is"))
+            Err(format!("mode {number} ({name}) is not available yet; 0, 1 and 3 are"))
         }
-        None => Err(format!("'{text}' is no mode; 1 (brtp) is one")),
+        None => Err(format!("'{text}' is no mode; 0 (btp), 1 (brtp) and 3 (transparent) are")),
     }
 }
 
@@ -91,11 +104,13 @@ mod tests {
 
     #[test]
     fn modes_go_by_number_or_name_and_missing_ones_say_so() {
-        for text in ["1", "brtp", "BRTP"] {
-            assert_eq!(parse(text), Ok(TransportMode::Brtp));
+        for (number, mode) in [(0, "btp"), (1, "brtp"), (3, "transparent")] {
+            let parsed = parse(mode).unwrap();
+            assert_eq!((parsed.to_library() as u8, parsed.name()), (number, &*mode.to_uppercase()));
+            assert_eq!(parse(&number.to_string()), Ok(parsed));
+            assert_eq!(parse(parsed.name()), Ok(parsed));
         }
-        for text in ["0", "btp", "2", "brctp", "3", "transparent", "10", "tcp", "11", "12", "quic"]
-        {
+        for text in ["2", "brctp", "10", "tcp", "11", "12", "quic"] {
             assert!(parse(text).unwrap_err().contains("not available yet"), "{text}");
         }
         assert!(parse("4").unwrap_err().contains("no mode"));

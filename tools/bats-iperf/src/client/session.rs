@@ -21,6 +21,10 @@ use crate::latency::clock_offset;
 const FILES_BUDGET: usize = 32 << 20;
 /// Exchanges to compare the clocks.
 const PINGS: usize = 16;
+/// How often a stream greets the server until it is known, where greetings may be lost.
+const GREETING_EVERY: Duration = Duration::from_millis(100);
+/// How long a greeting is of use.
+const GREETING_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A test that the server has begun.
 #[derive(Debug)]
@@ -123,12 +127,45 @@ impl Client<'_> {
             }
             Carrier::Udp => self.open_udp(test, streams, &ports)?,
         };
+        let greetings = self.join(control, request, test, &pipes)?;
         let needs_clock = matches!(&request.work, Work::Throughput(work) if work.latency);
         let clock =
             if needs_clock { self.compare_clocks(control)? } else { ClockOffset::default() };
-        control::send(control, &Message::Ready { clock })?;
+        control::send(control, &Message::Ready { clock, greetings })?;
         match control::receive(control, PATIENCE)? {
             Message::Start => Ok(Begun { test, pipes, clock, way }),
+            Message::Deny { reason } => {
+                bail!("the server refuses: {}", control::printable(&reason))
+            }
+            _ => bail!("the server answers out of turn"),
+        }
+    }
+
+    /// Waits until the server knows all streams; how often each has greeted.
+    fn join(
+        &self,
+        control: &Connection,
+        request: &Request,
+        test: u64,
+        pipes: &[Pipe],
+    ) -> Result<u64> {
+        let is_lossy = request.carrier == Carrier::Bats && !request.mode.is_reliable();
+        let mut greetings = 1;
+        let again = || {
+            if is_lossy {
+                greetings += 1;
+                for (stream, pipe) in (0..).zip(pipes) {
+                    let hello = Hello { test, stream }.encode().into();
+                    let deadline = Some(GREETING_DEADLINE);
+                    if !pipe.send(hello, self.options.connect_timeout, deadline)? {
+                        bail!("a stream cannot greet the server");
+                    }
+                }
+            }
+            Ok(())
+        };
+        match control::receive_meanwhile(control, PATIENCE, GREETING_EVERY, again)? {
+            Message::Joined => Ok(greetings),
             Message::Deny { reason } => {
                 bail!("the server refuses: {}", control::printable(&reason))
             }
@@ -155,7 +192,8 @@ impl Client<'_> {
         let pipes = (0..streams)
             .map(|stream| {
                 let connection = self.connect(&endpoint, remote, transport.clone())?;
-                connection.send(Hello { test, stream }.encode()).wait()?;
+                let hello = Hello { test, stream }.encode();
+                connection.send_within(hello, GREETING_DEADLINE).wait()?;
                 Ok(Pipe::Bats { connection, local: endpoint.local_addr() })
             })
             .collect::<Result<_>>()?;

@@ -121,6 +121,7 @@ impl Client<'_> {
             bandwidth,
             length: if carrier == Carrier::Udp { length.min(udp::MAX_MESSAGE) } else { length },
             latency: options.latency,
+            deadline_ms: options.deadline.filter(|_| carrier == Carrier::Bats),
         };
         let request = Request {
             version: control::VERSION,
@@ -163,6 +164,7 @@ impl Client<'_> {
             interval: self.options.interval,
             clock: begun.clock,
             receive_timeout: self.options.rcv_timeout,
+            greetings: 0,
         };
         let outcome = test::run(output, &begun.pipes, &plan);
         let summary = Message::Summary(Box::new(outcome.summary.clone()));
@@ -217,5 +219,6 @@ pub(crate) fn pace(work: &Throughput, timeout: Duration) -> Pace {
         length: work.length,
         latency: work.latency,
         timeout,
+        deadline: work.deadline_ms.map(Duration::from_millis),
     }
 }

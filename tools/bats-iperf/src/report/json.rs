@@ -94,6 +94,7 @@ fn test_start(request: &Request, work: &Throughput) -> Value {
         "interval": work.interval,
         "latency": work.latency,
         "target_bitrate": work.bandwidth,
+        "deadline_ms": work.deadline_ms,
     })
 }
 

@@ -58,8 +58,8 @@ pub(crate) fn header(sides: &[Side], verbose: bool) -> String {
     match verbose {
         false => columns,
         true => format!(
-            "{columns}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14}",
-            "Loss", "Residual", "Redundancy", "Waste", "RTT", "Cwnd"
+            "{columns}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14} {:>8} {:>11}",
+            "Loss", "Residual", "Redundancy", "Waste", "RTT", "Cwnd", "Expired", "Repair"
         ),
     }
 }
@@ -103,15 +103,20 @@ impl Line {
                 Some(value) => format!("{value:.2}%"),
                 None => "-".into(),
             };
-            let rtt = coding.rtt_us.map(|rtt| format!("{:.3} ms", rtt as f64 / 1e3));
+            let time = |us: Option<f64>| match us {
+                Some(us) => format!("{:.3} ms", us / 1e3),
+                None => "-".into(),
+            };
             text = format!(
-                "{text:<103}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14}",
+                "{text:<103}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14} {:>8} {:>11}",
                 column(coding.loss),
-                column(Some(share)),
+                column(coding.residual),
                 column(coding.redundancy),
                 column(coding.waste),
-                rtt.unwrap_or_else(|| "-".into()),
+                time(coding.rtt_us.map(|rtt| rtt as f64)),
                 coding.cwnd.map_or_else(|| "-".into(), units::bytes),
+                coding.expired.map_or_else(|| "-".into(), |count| count.to_string()),
+                time(coding.repair_us),
             );
         }
         text
@@ -388,6 +393,6 @@ mod tests {
         let lines = summary(&outcome, None, true);
         assert!(lines[0].contains("sender") && lines[0].matches('-').count() >= 4, "{lines:?}");
         assert!(lines[1].starts_with("CPU Utilization: local/sender"), "{lines:?}");
-        assert!(header(&outcome.sides, true).ends_with("Cwnd"));
+        assert!(header(&outcome.sides, true).ends_with("Repair"));
     }
 }

@@ -38,6 +38,9 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
             if request.carrier != Carrier::Bats {
                 return Err("files go over OpenBATS only".into());
             }
+            if !request.mode.is_reliable() {
+                return Err("files go by mode BRTP only".into());
+            }
             if !(1..=MAX_FILES).contains(count) {
                 return Err(format!("1 to {MAX_FILES} files are possible"));
             }
@@ -56,6 +59,9 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
     }
     if request.carrier == Carrier::Udp && (work.length > 65_507 || work.bandwidth == 0) {
         return Err("UDP needs a bandwidth, and messages that fit into a datagram".into());
+    }
+    if work.deadline_ms.is_some_and(|deadline| !(1..=3_600_000).contains(&deadline)) {
+        return Err("the deadline is out of range".into());
     }
     if let Some(limit) = options.server_bitrate_limit {
         let asked = work.bandwidth.saturating_mul(streams(request).into());
@@ -89,6 +95,7 @@ mod tests {
             bandwidth: 0,
             length: 1_000,
             latency: false,
+            deadline_ms: None,
         };
         let mut request = Request {
             version: control::VERSION,
@@ -121,6 +128,8 @@ mod tests {
             request(|_, work| work.length = 1),
             request(|_, work| work.length = u32::MAX),
             request(|_, work| work.bandwidth = u64::MAX),
+            request(|_, work| work.deadline_ms = Some(0)),
+            request(|_, work| work.deadline_ms = Some(u64::MAX)),
             request(|request, _| request.streams = 0),
             request(|request, _| request.streams = 129),
             request(|request, _| request.version = 1),
@@ -137,6 +146,8 @@ mod tests {
         assert!(check(&files(0, Carrier::Bats), &options).is_err());
         assert!(check(&files(u64::MAX, Carrier::Bats), &options).is_err());
         assert!(check(&files(1, Carrier::Tcp), &options).is_err());
+        let lossy = Request { mode: TransportMode::Btp, ..files(1, Carrier::Bats) };
+        assert!(check(&lossy, &options).is_err());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use openbats::{Connection, Endpoint, Identity, ServerOptions, StartError, TransportConfig, Wait};
 
-use crate::cli::Options;
+use crate::cli::{Options, TransportMode};
 use crate::console::{Console, Output};
 use crate::report::text;
 use crate::sentence;
@@ -41,8 +41,11 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
         bail!("--directory {}: there is no such directory", options.directory.display());
     }
     let ip = options.local_ip()?;
-    let signalling = listen(options, ip, options.port - 1, &identity, control::transport())?;
-    let data = listen(options, ip, options.port, &identity, options.transport())?;
+    let (port, reliable) = (options.port - 1, [TransportMode::Brtp]);
+    let signalling = listen(options, ip, port, &identity, (control::transport(), &reliable))?;
+    let own = [options.mode];
+    let modes = if options.has_mode { &own[..] } else { &TransportMode::ALL };
+    let data = listen(options, ip, options.port, &identity, (options.transport(), modes))?;
     signals::watch(vec![signalling.clone(), data.clone()], console.clone())?;
     write_pidfile(options)?;
     let output = Output::new(console.clone());
@@ -58,7 +61,9 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
         sessions: Arc::default(),
     };
     let (registry, accepting) = (server.registry.clone(), data.clone());
-    thread::spawn(move || registry.accept_streams(&accepting));
+    thread::Builder::new()
+        .spawn(move || registry.accept_streams(&accepting))
+        .context("no thread for the data connections")?;
     let code = server.serve(&signalling);
     for endpoint in [&signalling, &data] {
         endpoint.shut_down(0, "");
@@ -80,11 +85,12 @@ fn listen(
     ip: Option<IpAddr>,
     port: u16,
     identity: &Identity,
-    transport: TransportConfig,
+    (transport, modes): (TransportConfig, &[TransportMode]),
 ) -> Result<Endpoint> {
     let start = |address: SocketAddr| {
         let server = ServerOptions::new(identity.clone())
             .transport(transport.clone())
+            .modes(modes.iter().map(|mode| mode.to_library()))
             .max_connections(MAX_CONNECTIONS);
         Endpoint::builder().bind(address).server(server).start()
     };
@@ -139,11 +145,17 @@ impl Server {
                 control.close(1, "too many sessions at a time");
                 continue;
             }
-            let server = self.clone();
-            thread::spawn(move || {
-                let _guard = Guard(&server.sessions);
+            // Counts the session off, also where there is no thread for it.
+            let guard = Guard(self.sessions.clone());
+            let (server, client) = (self.clone(), control.clone());
+            let started = thread::Builder::new().spawn(move || {
+                let _guard = guard;
                 server.session(&control)
             });
+            if let Err(error) = started {
+                self.console.note(&format!("bats_iperf: no thread for a client: {error}"));
+                client.close(1, "the server is out of threads");
+            }
         }
     }
 
@@ -162,9 +174,9 @@ impl Server {
 }
 
 /// Counts a session off, also after a panic.
-struct Guard<'a>(&'a AtomicUsize);
+struct Guard(Arc<AtomicUsize>);
 
-impl Drop for Guard<'_> {
+impl Drop for Guard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

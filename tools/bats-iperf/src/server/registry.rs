@@ -59,11 +59,15 @@ impl Registry {
                 connection.close(1, "too many connections");
                 continue;
             }
-            let registry = self.clone();
-            thread::spawn(move || {
-                let _guard = super::Guard(&registry.strangers);
+            let guard = super::Guard(self.strangers.clone());
+            let (registry, stranger) = (self.clone(), connection.clone());
+            let started = thread::Builder::new().spawn(move || {
+                let _guard = guard;
                 registry.introduce(connection);
             });
+            if started.is_err() {
+                stranger.close(1, "the server is out of threads");
+            }
         }
     }
 

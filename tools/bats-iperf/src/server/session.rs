@@ -100,7 +100,12 @@ impl Server {
                 listener.gather(entry.test)?.into_iter().map(Pipe::Udp).collect()
             }
         };
-        let clock = ready(control)?;
+        let mode = request.mode.to_library();
+        if pipes.iter().filter_map(Pipe::mode).any(|other| other != mode) {
+            bail!("{} connects in another mode than it said", control.remote_addr());
+        }
+        control::send(control, &Message::Joined)?;
+        let (clock, greetings) = ready(control)?;
         let mut output =
             Output::new(self.console.clone()).title(request.title.as_deref().map(printable));
         if request.wants_output {
@@ -120,7 +125,7 @@ impl Server {
         match &request.work {
             Work::Throughput(work) => {
                 let parts = Parts { control, output: &output, about: &about };
-                let is_good = self.throughput(parts, &pipes, work, clock)?;
+                let is_good = self.throughput(parts, &pipes, work, (clock, greetings))?;
                 Ok((is_good, pipes))
             }
             Work::Files { count, .. } => {
@@ -149,7 +154,7 @@ impl Server {
         Parts { control, output, about }: Parts<'_>,
         pipes: &[Pipe],
         work: &Throughput,
-        clock: ClockOffset,
+        (clock, greetings): (ClockOffset, u64),
     ) -> Result<bool> {
         let interval = match self.options.has_interval {
             true => self.options.interval,
@@ -164,6 +169,7 @@ impl Server {
             interval,
             clock,
             receive_timeout: self.options.rcv_timeout,
+            greetings,
         };
         let outcome = test::run(output, pipes, &plan);
         // The client may still wait for the end of what it has sent.
@@ -200,11 +206,11 @@ struct Parts<'a> {
 }
 
 /// Answers questions for the clock until the client is ready.
-fn ready(control: &Connection) -> Result<ClockOffset> {
+fn ready(control: &Connection) -> Result<(ClockOffset, u64)> {
     for _ in 0..=MAX_PINGS {
         match control::receive(control, PATIENCE)? {
             Message::Ping => control::send(control, &Message::Pong { at_ns: stamp_ns() })?,
-            Message::Ready { clock } => return Ok(clock),
+            Message::Ready { clock, greetings } => return Ok((clock, greetings)),
             _ => break,
         }
     }

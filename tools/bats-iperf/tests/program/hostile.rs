@@ -43,7 +43,7 @@ impl Attacker {
     }
 }
 
-const REQUEST: &str = r#"{"request":{"version":2,"mode":"brtp","streams":1,"carrier":"bats","work":{"throughput":{"direction":"forward","seconds":1.0,"omit":0.0,"bytes":0,"messages":0,"interval":0.5,"bandwidth":1000000,"length":1000,"latency":false}},"title":null,"wants_output":false,"wants_json":false}}"#;
+const REQUEST: &str = r#"{"request":{"version":3,"mode":"brtp","streams":1,"carrier":"bats","work":{"throughput":{"direction":"forward","seconds":1.0,"omit":0.0,"bytes":0,"messages":0,"interval":0.5,"bandwidth":1000000,"length":1000,"latency":false,"deadline_ms":null}},"title":null,"wants_output":false,"wants_json":false}}"#;
 
 #[test]
 fn fuzzed_signalling_ends_no_server() {
@@ -64,7 +64,7 @@ fn fuzzed_signalling_ends_no_server() {
         (r#""length":1000"#, r#""length":4294967295"#),
         (r#""length":1000"#, r#""length":0"#),
         (r#""bandwidth":1000000"#, r#""bandwidth":18446744073709551615"#),
-        (r#""version":2"#, r#""version":1"#),
+        (r#""version":3"#, r#""version":1"#),
         (r#""mode":"brtp""#, r#""mode":"quic""#),
         (r#""carrier":"bats""#, r#""carrier":"udp""#),
     ] {
@@ -93,7 +93,7 @@ fn fuzzed_signalling_ends_no_server() {
         b"[",
         b"\"start\"",
         b"\"ping\"",
-        br#"{"ready":{"clock":{"offset_ns":-9223372036854775808,"error_ns":18446744073709551615}}}"#,
+        br#"{"ready":{"clock":{"offset_ns":-9223372036854775808,"error_ns":18446744073709551615},"greetings":18446744073709551615}}"#,
         br#"{"summary":{"streams":[],"processor":{"total":0,"user":0,"system":0},"one_way":null,"round_trip":null}}"#,
         br#"{"deny":{"reason":"\u001b[2J"}}"#,
     ];

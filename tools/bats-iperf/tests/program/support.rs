@@ -79,9 +79,11 @@ impl Drop for Server {
     }
 }
 
+/// Runs a client, in mode 1 unless the options name another.
 pub(crate) fn client(port: u16, options: &[&str]) -> Output {
     Command::new(PROGRAM)
         .args(["-c", "127.0.0.1", "-p", &port.to_string()])
+        .args(if options.contains(&"-m") { &[][..] } else { &["-m", "1"] })
         .args(options)
         .output()
         .unwrap()

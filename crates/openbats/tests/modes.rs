@@ -1,0 +1,275 @@
+//! The modes over real sockets, through a relay that drops datagrams at random.
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use openbats::{
+    ClientOptions, CloseReason, CongestionAlgorithm, ConnectError, Connection, Endpoint, Identity,
+    Mode, RecvError, ServerOptions, TransportConfig, Trust, Wait,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const ALL: [Mode; 3] = [Mode::Brtp, Mode::Btp, Mode::Transparent];
+
+/// Carries datagrams between one client and a server, and drops some of those to the server.
+struct Relay {
+    address: SocketAddr,
+    /// Of 1000 datagrams.
+    loss: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Relay {
+    fn start(server: SocketAddr, seed: u64) -> Self {
+        let near = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
+        let far = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
+        let address = near.local_addr().unwrap();
+        far.connect(server).unwrap();
+        let (loss, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let port = Arc::new(AtomicU64::new(0));
+        for socket in [&near, &far] {
+            socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        }
+        let forward = {
+            let (near, far, port) = (near.clone(), far.clone(), port.clone());
+            let (loss, is_over) = (loss.clone(), is_over.clone());
+            thread::spawn(move || {
+                let (mut octets, mut state) = ([0; 65_536], seed);
+                while !is_over.load(Ordering::Relaxed) {
+                    let Ok((len, from)) = near.recv_from(&mut octets) else { continue };
+                    port.store(from.port().into(), Ordering::Relaxed);
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    if (state >> 33) % 1_000 >= loss.load(Ordering::Relaxed) {
+                        let _ = far.send(&octets[..len]);
+                    }
+                }
+            })
+        };
+        let back = {
+            let is_over = is_over.clone();
+            thread::spawn(move || {
+                let mut octets = [0; 65_536];
+                while !is_over.load(Ordering::Relaxed) {
+                    let Ok(len) = far.recv(&mut octets) else { continue };
+                    let port = port.load(Ordering::Relaxed) as u16;
+                    let _ = near.send_to(&octets[..len], ("127.0.0.1", port));
+                }
+            })
+        };
+        Self { address, loss, is_over, threads: vec![forward, back] }
+    }
+
+    fn drop_of_1000(&self, datagrams: u64) {
+        self.loss.store(datagrams, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Pair {
+    relay: Relay,
+    _server: Endpoint,
+    _client: Endpoint,
+    near: Connection,
+    far: Connection,
+}
+
+fn pair(mode: Mode, transport: TransportConfig) -> Pair {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let trust = Trust::fingerprint(identity.fingerprint());
+    let server = Endpoint::builder()
+        .bind("127.0.0.1:0".parse().unwrap())
+        .server(ServerOptions::new(identity).transport(transport.clone()).modes(ALL))
+        .start()
+        .unwrap();
+    let client = Endpoint::builder().start().unwrap();
+    let relay = Relay::start(server.local_addr(), mode as u64 + 1);
+    let options = ClientOptions::new(trust).transport(transport).mode(mode);
+    let near = client.connect(relay.address, "localhost", options);
+    let near = near.wait_for(LIMIT).unwrap().unwrap();
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    Pair { relay, _server: server, _client: client, near, far }
+}
+
+/// A message that tells its number and that nothing in it was altered.
+fn message(number: u32, len: usize) -> Vec<u8> {
+    let mut octets = number.to_be_bytes().to_vec();
+    octets.extend((4..len.max(4)).map(|place| (place as u32).wrapping_mul(number | 1) as u8));
+    octets
+}
+
+fn number_of(octets: &[u8]) -> u32 {
+    u32::from_be_bytes(octets[..4].try_into().unwrap())
+}
+
+/// Takes messages until the peer's end: which came, in the order in which they came.
+fn collect(connection: &Connection) -> Vec<u32> {
+    let mut numbers = Vec::new();
+    while let Some(octets) = connection.recv().wait_for(LIMIT).unwrap().unwrap() {
+        let number = number_of(&octets);
+        assert!(octets == message(number, length(number)), "message {number} was altered");
+        numbers.push(number);
+    }
+    numbers
+}
+
+/// From less than a symbol to several packets.
+fn length(number: u32) -> usize {
+    4 + (number as usize * 37) % 3_000
+}
+
+const MESSAGES: u32 = 3_000;
+
+/// Sends in a steady flow; the numbers that arrived.
+fn flow(pair: &Pair) -> Vec<u32> {
+    thread::scope(|scope| {
+        let received = scope.spawn(|| collect(&pair.far));
+        for number in 0..MESSAGES {
+            pair.near.send(message(number, length(number))).wait_for(LIMIT).unwrap().unwrap();
+            if number % 10 == 9 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        pair.near.finish().wait_for(LIMIT).unwrap().unwrap();
+        received.join().unwrap()
+    })
+}
+
+#[test]
+fn lossy_modes_deliver_each_message_once_or_count_it_as_lost() {
+    for mode in [Mode::Btp, Mode::Transparent] {
+        let pair = pair(mode, TransportConfig::default());
+        assert_eq!((pair.near.mode(), pair.far.mode()), (mode, mode));
+        pair.relay.drop_of_1000(80);
+        let received = flow(&pair);
+        let distinct: BTreeSet<u32> = received.iter().copied().collect();
+        assert_eq!(distinct.len(), received.len(), "{mode:?} repeats messages");
+        assert!(distinct.iter().all(|&number| number < MESSAGES), "{mode:?}");
+        let stats = pair.far.stats();
+        assert_eq!(stats.messages_received, received.len() as u64, "{mode:?}");
+        let lost = stats.messages_lost;
+        assert_eq!(stats.messages_received + lost, u64::from(MESSAGES), "{mode:?}: {stats:?}");
+        match mode {
+            // About 8 % of one or two packets each were lost, and nothing mended it.
+            Mode::Transparent => {
+                assert!(lost > 100, "{stats:?}");
+                assert_eq!(stats.symbols_repaired, 0, "{stats:?}");
+            }
+            _ => {
+                assert!(stats.symbols_repaired > 100, "{stats:?}");
+                assert!(lost < stats.symbols_repaired / 2, "{stats:?}");
+                assert!(stats.repair_delay >= stats.longest_repair_delay, "{stats:?}");
+                assert!(stats.longest_repair_delay > Duration::ZERO, "{stats:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_reliable_mode_loses_nothing_on_the_same_way() {
+    let pair = pair(Mode::Brtp, TransportConfig::default());
+    assert_eq!((pair.near.mode(), pair.far.mode()), (Mode::Brtp, Mode::Brtp));
+    pair.relay.drop_of_1000(80);
+    assert!(flow(&pair).into_iter().eq(0..MESSAGES));
+    let stats = pair.far.stats();
+    assert_eq!((stats.messages_lost, stats.messages_expired), (0, 0));
+}
+
+/// At 1 Mbit/s a message of 50 kB takes 0.4 s: those behind it are too old when their turn comes.
+#[test]
+fn a_message_that_waits_longer_than_its_deadline_is_not_sent() {
+    let transport = TransportConfig {
+        congestion: CongestionAlgorithm::FixedRate { bits_per_second: 1_000_000 },
+        deadline: Duration::from_secs(600),
+        ..TransportConfig::default()
+    };
+    let pair = pair(Mode::Btp, transport);
+    let length = 50_000;
+    pair.near.send(message(0, length)).wait_for(LIMIT).unwrap().unwrap();
+    for number in 1..4 {
+        let within = Duration::from_millis(1);
+        match number {
+            3 => pair.near.try_send_within(message(number, length), within).unwrap(),
+            _ => pair.near.send_within(message(number, length), within).wait().unwrap(),
+        }
+    }
+    // This one has the deadline of the connection.
+    pair.near.send(message(4, length)).wait_for(LIMIT).unwrap().unwrap();
+    pair.near.finish().wait_for(LIMIT).unwrap().unwrap();
+    let mut received = Vec::new();
+    while let Some(octets) = pair.far.recv().wait_for(LIMIT).unwrap().unwrap() {
+        assert!(octets == message(number_of(&octets), length));
+        received.push(number_of(&octets));
+    }
+    assert_eq!(received, [0, 4]);
+    assert_eq!(pair.near.stats().messages_expired, 3);
+    assert_eq!(pair.far.stats().messages_lost, 3);
+}
+
+/// What `finish` has returned for stands, whatever comes after it.
+#[test]
+fn the_end_is_known_before_finish_returns_although_packets_are_lost() {
+    for mode in ALL {
+        for round in 0..10 {
+            let pair = pair(mode, TransportConfig::default());
+            pair.relay.drop_of_1000(300);
+            pair.near.send(message(round, length(round))).wait_for(LIMIT).unwrap().unwrap();
+            pair.near.finish().wait_for(LIMIT).unwrap().unwrap();
+            pair.near.close(7, "done");
+            let received = collect(&pair.far);
+            let stats = pair.far.stats();
+            assert_eq!(received.len() as u64 + stats.messages_lost, 1, "{mode:?}: {stats:?}");
+        }
+    }
+}
+
+#[test]
+fn a_server_refuses_modes_that_it_does_not_offer() {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let trust = Trust::fingerprint(identity.fingerprint());
+    let server = Endpoint::builder()
+        .bind("127.0.0.1:0".parse().unwrap())
+        .server(ServerOptions::new(identity).modes([Mode::Btp, Mode::Brtp]))
+        .start()
+        .unwrap();
+    let client = Endpoint::builder().start().unwrap();
+    let connect = |mode| {
+        let options = ClientOptions::new(trust.clone()).mode(mode);
+        client.connect(server.local_addr(), "localhost", options).wait_for(LIMIT).unwrap()
+    };
+    for mode in [Mode::Brtp, Mode::Btp] {
+        let near = connect(mode).unwrap();
+        let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!((near.mode(), far.mode()), (mode, mode));
+        near.close(0, "");
+        assert!(matches!(far.recv().wait_for(LIMIT).unwrap(), Err(RecvError::Closed(_))));
+        // The mode is known after the end, too.
+        assert_eq!(far.mode(), mode);
+    }
+    // The client may be done before the server's refusal reaches it.
+    let reason = match connect(Mode::Transparent) {
+        Err(ConnectError::Closed(reason)) => reason,
+        Err(error) => panic!("{error}"),
+        Ok(near) => match near.recv().wait_for(LIMIT).unwrap() {
+            Err(RecvError::Closed(reason)) => reason,
+            other => panic!("{other:?}"),
+        },
+    };
+    let text = match &reason {
+        CloseReason::ReportedByPeer(text) | CloseReason::Handshake(text) => text,
+        other => panic!("{other:?}"),
+    };
+    assert!(text.contains("mode 3"), "{text}");
+}

@@ -1,0 +1,108 @@
+//! Modes that may lose messages, over an emulated link that does.
+
+use serde_json::Value;
+
+use super::support::{Server, client, free_port, text};
+
+/// A client's document and the server's.
+fn run(server: &[&str], options: &[&str]) -> (Value, Value) {
+    let port = free_port();
+    let server = Server::start(port, &[server, &["-1", "-J"]].concat());
+    let output = client(port, &[options, &["-J"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (code, report) = server.finish();
+    assert_eq!(code, 0, "{report}");
+    (serde_json::from_slice(&output.stdout).unwrap(), serde_json::from_str(&report).unwrap())
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value:#} is no count"))
+}
+
+/// Every message that was sent was received or is counted as lost, in each stream.
+fn is_accounted_for(report: &Value) {
+    for stream in report["end"]["streams"].as_array().unwrap() {
+        let (sent, received) = (&stream["sender"], &stream["receiver"]);
+        assert_eq!(received["packets"], sent["packets"], "{stream:#}");
+        assert_eq!(received["duplicates"], 0, "{stream:#}");
+    }
+}
+
+#[test]
+fn btp_repairs_most_and_counts_the_rest() {
+    let link = ["-b", "4M", "--length", "1000", "--emulate", "loss=10%,delay=5ms,seed=3"];
+    for (mode, name) in [("btp", "BTP"), ("3", "TRANSPARENT")] {
+        let options = ["-m", mode, "-t", "2", "-i", "0.5", "-P", "2"];
+        let (near, far) = run(&[], &[&options[..], &link].concat());
+        for report in [&near, &far] {
+            assert_eq!(report["start"]["test_start"]["protocol"], name);
+            is_accounted_for(report);
+        }
+        let end = &near["end"];
+        let lost = count(&end["sum_received"]["lost_packets"]);
+        let share = end["sum_received"]["lost_percent"].as_f64().unwrap();
+        let receiver = &end["streams"][0]["openbats"]["receiver"];
+        if name == "BTP" {
+            assert!(share < 3.0, "{end:#}");
+            assert!(count(&receiver["symbols_repaired"]) > 20, "{end:#}");
+            let longest = count(&receiver["longest_repair_delay_us"]);
+            assert!(count(&receiver["repair_delay_us"]) >= longest && longest > 0, "{end:#}");
+        } else {
+            assert!(lost > 50 && share < 25.0, "{end:#}");
+            assert_eq!(receiver["symbols_repaired"], 0, "{end:#}");
+        }
+    }
+}
+
+#[test]
+fn both_directions_and_times_work_in_a_mode_that_loses() {
+    let link = "loss=5%,delay=5ms";
+    let options = ["-m", "0", "-t", "1.5", "--bidir", "--latency", "--emulate", link];
+    let (near, far) = run(&[], &options);
+    is_accounted_for(&near);
+    is_accounted_for(&far);
+    for direction in ["forward", "reverse"] {
+        let found = &near["end"]["latency"][direction];
+        assert!(count(&found["round_trip"]["count"]) > 20, "{found:#}");
+        assert!(found["one_way"]["p50_us"].as_f64().unwrap() > 0.0, "{found:#}");
+    }
+}
+
+/// The link carries a quarter of what is due: what waits longer than the deadline is not sent.
+#[test]
+fn a_deadline_decides_what_is_sent() {
+    let options = ["-m", "0", "-t", "2", "-b", "8M", "--length", "1000", "--congestion", "2M"];
+    for reverse in [false, true] {
+        let direction: &[&str] = if reverse { &["-r"] } else { &[] };
+        let (options, server): (Vec<&str>, &[&str]) = match reverse {
+            // The sender decides on its congestion control.
+            true => (options[..8].to_vec(), &["--congestion", "2M"]),
+            false => (options.to_vec(), &[]),
+        };
+        let (near, _) = run(server, &[&options[..], direction, &["--deadline", "20"]].concat());
+        assert_eq!(near["start"]["test_start"]["deadline_ms"], 20);
+        is_accounted_for(&near);
+        let sender = &near["end"]["streams"][0]["openbats"]["sender"];
+        let sent = count(&near["end"]["sum_sent"]["packets"]);
+        assert!(count(&sender["messages_expired"]) * 10 > sent, "{reverse}: {sender:#}");
+    }
+    // With a long deadline everything waits for its turn.
+    let (near, _) = run(&[], &[&options[..], &["--deadline", "60000"]].concat());
+    let sender = &near["end"]["streams"][0]["openbats"]["sender"];
+    assert_eq!(sender["messages_expired"], 0, "{sender:#}");
+}
+
+#[test]
+fn the_default_is_btp_and_a_server_may_insist_on_a_mode() {
+    let port = free_port();
+    let _server = Server::start(port, &["-m", "3"]);
+    let output = client(port, &["-m", "0", "-t", "0.3", "-b", "5"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("mode TRANSPARENT only"), "{}", text(&output.stderr));
+    let output = client(port, &["-m", "transparent", "-t", "0.3", "-b", "5", "-V"]);
+    let report = text(&output.stdout);
+    assert!(output.status.success(), "{report}{}", text(&output.stderr));
+    for column in ["Residual", "Expired", "Repair"] {
+        assert!(report.contains(column), "{report}");
+    }
+}
