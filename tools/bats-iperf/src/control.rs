@@ -17,6 +17,9 @@ use crate::transport::Transport;
 pub(crate) const VERSION: u32 = 3;
 /// How long an answer may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the other side's summary may take: it waits until its streams have ended, each for a minute
+/// at most as long as anything moves.
+pub(crate) const SUMMARY_PATIENCE: Duration = Duration::from_secs(80);
 /// Octets of a message at most: the summary of 256 streams, or a piece of the other side's report.
 const MAX_MESSAGE: usize = 1 << 20;
 /// Octets of the report in one message. JSON may escape an octet with six.

@@ -12,7 +12,7 @@ use super::{Client, baseline};
 use crate::carrier::udp;
 use crate::console::Output;
 use crate::control::{
-    self, Carrier, Direction, Message, PATIENCE, Request, Summary, Throughput, Work,
+    self, Carrier, Direction, Message, Request, SUMMARY_PATIENCE, Summary, Throughput, Work,
 };
 use crate::report::json::{self, About};
 use crate::report::{html, text};
@@ -168,8 +168,8 @@ impl Client<'_> {
         };
         let outcome = test::run(output, &begun.pipes, &plan);
         let summary = Message::Summary(Box::new(outcome.summary.clone()));
-        let remote =
-            control::send(control, &summary).and_then(|()| receive_summary(control, PATIENCE));
+        let remote = control::send(control, &summary)
+            .and_then(|()| receive_summary(control, SUMMARY_PATIENCE));
         if let Err(error) = &remote {
             output.note(&format!("no summary from the server: {}", sentence::of(error)));
         }

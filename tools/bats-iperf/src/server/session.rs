@@ -12,7 +12,8 @@ use crate::client::{pace, receive_summary};
 use crate::clock::{Clock, stamp_ns};
 use crate::console::Output;
 use crate::control::{
-    self, Carrier, ClockOffset, Message, PATIENCE, Request, Throughput, Work, printable,
+    self, Carrier, ClockOffset, Message, PATIENCE, Request, SUMMARY_PATIENCE, Throughput, Work,
+    printable,
 };
 use crate::files;
 use crate::report::json::{self, About};
@@ -173,7 +174,7 @@ impl Server {
         };
         let outcome = test::run(output, pipes, &plan);
         // The client may still wait for the end of what it has sent.
-        let patience = if outcome.error().is_some() { FAILED_PATIENCE } else { PATIENCE };
+        let patience = if outcome.error().is_some() { FAILED_PATIENCE } else { SUMMARY_PATIENCE };
         let remote = receive_summary(control, patience);
         let own = Message::Summary(Box::new(outcome.summary.clone()));
         let told = control::send(control, &own);
