@@ -154,7 +154,7 @@ def test_unreliable_modes_carry_messages_and_count(mode, tmp_path):
 def test_wrong_options_are_refused():
     for wrong in (
         {"mode": "pigeon"},
-        {"congestion": "cubic"},
+        {"congestion": "vegas"},
         {"congestion": "fixed"},
         {"rate": 1000},
         {"goal": "speed"},
