@@ -7,6 +7,9 @@
 //!
 //! A trial is one only if less was sent than the path carries: then less arrives, too. If as much
 //! arrives as before, the link overflowed all the time, and what arrives is its rate.
+//!
+//! Slow paths send too few packets in one trial for a conclusion: what several trials in a row count
+//! is taken together.
 
 use std::collections::VecDeque;
 
@@ -114,8 +117,10 @@ pub(super) struct LossTrial {
     own: Option<LossCount>,
     /// The least loss seen in start-up, before the first trial: overflow only adds to the path's own.
     least: Option<LossCount>,
-    /// Packets a second that arrived before the trial.
-    arrivals_before: Option<f64>,
+    /// Seconds of the trials that the counts are of.
+    low_seconds: f64,
+    /// Packets a second that arrived before these trials, and of how many it is the mean.
+    arrivals_before: Option<(f64, u32)>,
     /// The sender had nothing more to send at some time of the trial.
     is_idle: bool,
     /// The last trial seemed to overflow the link.
@@ -179,12 +184,28 @@ impl LossTrial {
     /// A phase at a low level begins. `before` is the loss that it is compared with; without one
     /// it is that of the usual level. `arrivals` is the number of packets a second that arrive now.
     pub(super) fn begin(&mut self, before: Option<LossCount>, arrivals: Option<f64>) {
-        self.arrivals_before = arrivals;
         self.before = before.or((self.even.total >= MIN_EVEN).then_some(self.even));
+        self.is_over = false;
+        // The last trial was too short for a conclusion: this one goes on with it.
+        if self.low_seconds == 0.0 {
+            self.discard();
+        }
+        self.arrivals_before = match (self.arrivals_before, arrivals) {
+            (Some((mean, trials)), Some(rate)) => {
+                let trials = trials + 1;
+                Some((mean + (rate - mean) / f64::from(trials), trials))
+            }
+            (mean, rate) => mean.or(rate.map(|rate| (rate, 1))),
+        };
+    }
+
+    /// What was counted is of a rate that is no more.
+    fn discard(&mut self) {
         self.even = LossCount::default();
         self.low = LossCount::default();
         self.low_octets = 0.0;
-        self.is_over = false;
+        self.low_seconds = 0.0;
+        self.arrivals_before = None;
         self.is_idle = false;
     }
 
@@ -193,14 +214,15 @@ impl LossTrial {
         if !core::mem::take(&mut self.is_over) {
             return None;
         }
-        let low = core::mem::take(&mut self.low);
-        let octets = core::mem::take(&mut self.low_octets);
-        if low.total < MIN_TRIAL {
+        self.low_seconds += (self.low_ended - self.low_began).as_secs_f64();
+        if self.low.total < MIN_TRIAL {
             return None;
         }
-        let seconds = (self.low_ended - self.low_began).as_secs_f64();
+        let low = core::mem::take(&mut self.low);
+        let octets = core::mem::take(&mut self.low_octets);
+        let seconds = core::mem::take(&mut self.low_seconds);
         // Who has little to send sends no less in a trial than before it.
-        if let Some(before) = self.arrivals_before.take()
+        if let Some((before, _)) = self.arrivals_before.take()
             && !self.is_idle
             && seconds > 0.0
             && low.share() > TOLERANCE
@@ -262,6 +284,7 @@ impl LossTrial {
     /// The link overflows, and nobody knows since when: the path's own loss is to be found anew.
     pub(super) fn forget_own(&mut self) {
         self.own = Some(LossCount::new(0.0, MIN_EVEN));
+        self.discard();
     }
 
     pub(super) fn excess(&self, loss: &LossCount) -> f64 {
