@@ -94,6 +94,7 @@ fn a_loss_costs_milliseconds_on_three_hops() {
         assert!(half < base + Duration::from_millis(1), "{half:?}");
         // The goal is three tenths of the round trip, as for the round trips of messages.
         assert!(most <= base + base * 2 * 4 / 10, "{most:?}");
-        assert!(nearly <= base * 3, "{nearly:?}");
+        // The most of a thousand: repaired twice, or by the ends.
+        assert!(nearly <= base * 7 / 2, "{nearly:?}");
     }
 }

@@ -105,6 +105,24 @@ fn an_existing_file_is_replaced_only_on_demand() {
     assert_eq!(scratch.received(), ["name"]);
 }
 
+/// The refusal is there and the connection gone before the sender hands anything over.
+#[test]
+fn a_refusal_is_told_although_the_peer_has_closed() {
+    let scratch = Scratch::new("closed");
+    let path = scratch.file("name", b"new");
+    let (near, far) = connect();
+    far.send(&b"\x05\x01no room here"[..]).wait_for(LIMIT).unwrap().unwrap();
+    far.flush().wait_for(LIMIT).unwrap().unwrap();
+    far.close(0, "");
+    // Nothing is taken from the connection by waiting for its end.
+    let since = std::time::Instant::now();
+    while near.close_reason().is_none() && since.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let error = file::send(&near, &path, |_, _| ()).wait_for(LIMIT).unwrap().unwrap_err();
+    assert!(matches!(&error, FileError::Peer(why) if why.contains("no room here")), "{error}");
+}
+
 #[test]
 fn what_cannot_be_sent_or_stored_is_named() {
     let scratch = Scratch::new("errors");

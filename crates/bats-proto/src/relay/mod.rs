@@ -16,6 +16,7 @@ mod config;
 mod inbound;
 mod opaque;
 mod outbound;
+mod routes;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,7 @@ pub use config::{
 use inbound::{Arrival, Inbound};
 use opaque::{OpaqueQueue, Repetitions};
 use outbound::{Coded, Outbound};
+pub use routes::{MAX_WAYS, WayView};
 
 /// Names a link of a node; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +60,8 @@ pub struct LinkView {
     pub burst_factor: f64,
     /// Octets of a full packet.
     pub packet: u64,
+    /// The other end was heard of late, as far as it was asked.
+    pub alive: bool,
 }
 
 impl Default for LinkView {
@@ -69,6 +73,7 @@ impl Default for LinkView {
             loss: 0.0,
             burst_factor: 1.0,
             packet: 1_200,
+            alive: true,
         }
     }
 }
@@ -90,13 +95,6 @@ pub struct Delivery<'a> {
 pub enum RelayEvent {
     /// More than half of 1,000 coded packets of this link brought nothing new; told once a link.
     UselessNeighbour(LinkId),
-}
-
-/// Who hands a flow's packets to this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Upstream {
-    Link(LinkId),
-    Here,
 }
 
 #[derive(Debug)]
@@ -121,11 +119,13 @@ struct Link {
 
 #[derive(Debug)]
 struct Flow {
-    upstream: Upstream,
-    /// `None` where the flow ends.
-    downstream: Option<LinkId>,
-    inbound: Inbound,
-    outbound: Outbound,
+    seed: u64,
+    /// What has arrived, by the link that it came over; none where the flow begins.
+    inbound: BTreeMap<LinkId, Inbound>,
+    /// What the next nodes are to have, by the link towards them; none where the flow ends.
+    ways: BTreeMap<LinkId, Outbound>,
+    /// What waits for a route.
+    parked: Option<Outbound>,
     repetitions: Repetitions,
     last_used: Timestamp,
     timer: Option<Timestamp>,
@@ -141,7 +141,7 @@ pub struct Relay {
     config: RelayConfig,
     seed: u64,
     links: BTreeMap<LinkId, Link>,
-    routes: BTreeMap<NodeId, LinkId>,
+    routes: BTreeMap<NodeId, Vec<LinkId>>,
     flows: BTreeMap<FlowKey, Flow>,
     timers: BTreeSet<(Timestamp, FlowKey)>,
     /// Links that have got something to send.
@@ -216,29 +216,6 @@ impl Relay {
         self.links.contains_key(&link)
     }
 
-    /// Forgets a link and the routes over it. What waits for it waits for another route.
-    pub fn remove_link(&mut self, link: LinkId) {
-        self.links.remove(&link);
-        self.routes.retain(|_, other| *other != link);
-        self.ready.remove(&link);
-    }
-
-    /// Packets for `destination` leave over `link` from now on.
-    pub fn set_route(&mut self, destination: NodeId, link: LinkId) {
-        self.routes.insert(destination, link);
-        let moved: Vec<FlowKey> =
-            self.flows.keys().filter(|key| key.destination == destination).copied().collect();
-        for key in moved {
-            self.find_downstream(key);
-        }
-    }
-
-    /// The link towards a node.
-    #[must_use]
-    pub fn route(&self, destination: NodeId) -> Option<LinkId> {
-        self.routes.get(&destination).copied().filter(|link| self.links.contains_key(link))
-    }
-
     /// Takes what stands behind the hop header of a carried packet; answers with a packet that is
     /// for this node itself.
     pub fn on_carried<'a>(
@@ -249,7 +226,8 @@ impl Relay {
         kind: PacketKind,
         payload: &'a [u8],
     ) -> Option<Delivery<'a>> {
-        self.links.get_mut(&link)?.view = *view;
+        self.links.get(&link)?;
+        self.set_view(now, link, view);
         self.stats.received += 1;
         let mut reader = Reader::new(payload);
         let Some(header) = FlowHeader::decode(&mut reader) else {
@@ -263,13 +241,12 @@ impl Relay {
             return None;
         }
         if !here {
-            match self.route(key.destination) {
+            // Nothing goes back where it came from.
+            match self.routes(key.destination).find(|&next| next != link) {
                 None => {
-                    self.stats.unroutable += 1;
-                    return None;
-                }
-                Some(next) if next == link => {
-                    self.stats.looped += 1;
+                    let goes_back = self.routes(key.destination).next().is_some();
+                    *(if goes_back { &mut self.stats.looped } else { &mut self.stats.unroutable }) +=
+                        1;
                     return None;
                 }
                 Some(_) if header.hop_limit == 0 => {
@@ -279,7 +256,7 @@ impl Relay {
                 Some(_) => {}
             }
         }
-        if !self.open_flow(now, key, Upstream::Link(link)) {
+        if !self.open_flow(now, key) {
             return None;
         }
         let hop_limit = header.hop_limit.saturating_sub(1);
@@ -293,13 +270,9 @@ impl Relay {
     }
 
     /// Finds or makes a flow; false if there are too many.
-    fn open_flow(&mut self, now: Timestamp, key: FlowKey, upstream: Upstream) -> bool {
+    fn open_flow(&mut self, now: Timestamp, key: FlowKey) -> bool {
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.last_used = now;
-            if flow.upstream != upstream {
-                // What another node has told of its packet numbers means nothing on this link.
-                flow.upstream = upstream;
-            }
             return true;
         }
         if self.flows.len() >= MAX_FLOWS {
@@ -307,14 +280,13 @@ impl Relay {
             return false;
         }
         let mix = u64::from(key.flow) << 32 | u64::from(key.source.0);
-        let seed = self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93);
         self.flows.insert(
             key,
             Flow {
-                upstream,
-                downstream: None,
-                inbound: Inbound::default(),
-                outbound: Outbound::new(seed, false),
+                seed: self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93),
+                inbound: BTreeMap::new(),
+                ways: BTreeMap::new(),
+                parked: None,
                 repetitions: Repetitions::default(),
                 last_used: now,
                 timer: None,
@@ -322,33 +294,21 @@ impl Relay {
                 plain: VecDeque::new(),
             },
         );
-        self.find_downstream(key);
+        self.refit(now, key);
         true
     }
 
-    /// Sets the link that a flow leaves by, as the routes are now.
-    fn find_downstream(&mut self, key: FlowKey) {
-        let next = self.route(key.destination);
-        let Some(flow) = self.flows.get_mut(&key) else { return };
-        if key.destination == self.config.node || flow.downstream == next {
-            return;
-        }
-        flow.downstream = next;
-        let feedback = next.and_then(|link| self.links.get(&link)).is_some_and(|l| l.feedback);
-        flow.outbound.restart(feedback);
-        self.activate(key);
-    }
-
-    /// The flow may have something for its link.
+    /// The flow may have something for its links.
     fn activate(&mut self, key: FlowKey) {
         let Some(flow) = self.flows.get(&key) else { return };
-        let Some(id) = flow.downstream else { return };
-        let Some(link) = self.links.get_mut(&id) else { return };
-        link.blocked.remove(&key);
-        if link.is_active.insert(key) {
-            link.active.push_back(key);
+        for id in flow.ways.keys() {
+            let Some(link) = self.links.get_mut(id) else { continue };
+            link.blocked.remove(&key);
+            if link.is_active.insert(key) {
+                link.active.push_back(key);
+            }
+            self.ready.insert(*id);
         }
-        self.ready.insert(id);
     }
 
     /// True if the packet is to be delivered here.
@@ -365,7 +325,7 @@ impl Relay {
             return false;
         }
         if !here {
-            let next = flow.downstream;
+            let next = self.route(header.key.destination);
             self.push_opaque(now, next, header, payload);
         }
         here
@@ -419,10 +379,11 @@ impl Relay {
         };
         let (space, batch, window, vector) = parts(&header);
         let view = link_state.view;
-        let (batch, arrival) = flow.inbound.on_packet(now, space, batch, &vector, &view);
+        let inbound = flow.inbound.entry(link).or_default();
+        let (batch, arrival) = inbound.on_packet(now, space, batch, &vector, &view);
         if !link_state.feedback {
             // Nobody to report to.
-        } else if flow.inbound.report_at().is_some_and(|at| at <= now) {
+        } else if inbound.report_at().is_some_and(|at| at <= now) {
             link_state.reporting.insert(key);
             self.ready.insert(link);
         }
@@ -453,16 +414,18 @@ impl Relay {
             return true;
         }
         let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit };
-        self.add(now, key, &coded);
+        if let Some(way) = self.choose(key, space, batch) {
+            self.add(now, key, way, &coded);
+        }
         false
     }
 
     fn forward_plainly(&mut self, key: FlowKey, kind: PacketKind, hop_limit: u8, payload: &[u8]) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
-        let limit = flow
-            .outbound
-            .needs()
-            .clamp(LEAST_FLOW_BYTES as u64, self.config.flow_bytes.max(LEAST_FLOW_BYTES) as u64);
+        let needs: u64 = flow.ways.values().map(Outbound::needs).sum();
+        let limit = needs.LEAST_FLOW_BYTES as u64,
+            self.config.flow_bytes.max(LEAST_FLOW_BYTES) as u64,
+        );
         let held: usize = flow.plain.iter().map(|(_, _, octets)| octets.len()).sum();
         let bytes = held + payload.len();
         if bytes as u64 > limit || self.bytes + payload.len() > self.config.total_bytes {
@@ -475,51 +438,68 @@ impl Relay {
         self.activate(key);
     }
 
-    /// Puts a packet into the buffers of its flow, within the limits of memory.
-    fn add(&mut self, now: Timestamp, key: FlowKey, coded: &Coded<'_>) {
+    /// Puts a packet into the buffers of its flow for a link, within the limits of memory.
+    fn add(&mut self, now: Timestamp, key: FlowKey, link: LinkId, coded: &Coded<'_>) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
-        let before = flow.outbound.bytes();
-        if !flow.outbound.add(now, coded, &mut self.stats) {
+        let Some(way) = flow.ways.get_mut(&link) else { return };
+        let before = way.bytes();
+        if !way.add(now, coded, &mut self.stats) {
             self.stats.useless += 1;
         }
-        let others = self.bytes - before;
-        let limit = allowance(&self.config, &flow.outbound)
-            .min(self.config.total_bytes.saturating_sub(others));
-        flow.outbound.shed(limit, &mut self.stats);
-        self.bytes = others + flow.outbound.bytes();
+        self.bytes = self.bytes - before + way.bytes();
+        self.shed(key, link);
         self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
         self.activate(key);
     }
 
+    /// Lets packets for a link go until the flow is within its limits.
+    fn shed(&mut self, key: FlowKey, link: LinkId) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let ways = flow.ways.len().max(1);
+        let Some(way) = flow.ways.get_mut(&link) else { return };
+        let others = self.bytes - way.bytes();
+        let limit = allowance(&self.config, way, ways)
+            .min(self.config.total_bytes.saturating_sub(others));
+        way.shed(limit, &mut self.stats);
+        self.bytes = others + way.bytes();
+    }
+
     /// Sends an end-to-end packet of a session of this node.
     pub fn send_opaque(&mut self, now: Timestamp, key: FlowKey, packet: &[u8]) {
-        if !self.open_flow(now, key, Upstream::Here) {
+        if !self.open_flow(now, key) {
             return;
         }
-        let next = self.flows.get(&key).and_then(|flow| flow.downstream);
+        let next = self.route(key.destination);
         let header = FlowHeader { key, hop_limit: self.config.hop_limit.saturating_sub(1) };
         self.push_opaque(now, next, header, packet);
         self.arm(key);
     }
 
-    /// Whether a session of this node may hand over a coded packet of this flow: it would leave
-    /// at once.
-    pub fn has_room(&mut self, now: Timestamp, key: FlowKey) -> bool {
-        if !self.open_flow(now, key, Upstream::Here) {
+    /// Whether a session of this node may hand over a coded packet of this flow for a link: it would
+    /// leave at once.
+    pub fn has_room(&mut self, now: Timestamp, key: FlowKey, link: LinkId) -> bool {
+        if !self.open_flow(now, key) {
             return false;
         }
         self.arm(key);
         self.flows.get(&key).is_some_and(|flow| {
-            flow.downstream.is_some() && flow.plain.is_empty() && flow.outbound.has_room()
+            flow.plain.is_empty() && flow.ways.get(&link).is_some_and(Outbound::has_room)
         })
     }
 
-    /// Takes a coded packet of a session of this node, without flow header.
-    pub fn send_coded(&mut self, now: Timestamp, key: FlowKey, kind: PacketKind, packet: &[u8]) {
+    /// Takes a coded packet of a session of this node for a link, without flow header.
+    pub fn send_coded(
+        &mut self,
+        now: Timestamp,
+        key: FlowKey,
+        link: LinkId,
+        kind: PacketKind,
+        packet: &[u8],
+    ) {
         let mut reader = Reader::new(packet);
         let Some(header) = CodingHeader::decode(kind, &mut reader) else { return };
         let symbol = reader.rest();
-        if !self.open_flow(now, key, Upstream::Here) {
+        if !self.open_flow(now, key) {
             return;
         }
         let hop_limit = self.config.hop_limit.saturating_sub(1);
@@ -531,7 +511,8 @@ impl Relay {
         let newest = &mut flow.newest[space as usize];
         let batch = expand(u64::from(batch), 24, *newest);
         *newest = batch.max(*newest);
-        self.add(now, key, &Coded { space, batch, window, vector, payload: symbol, hop_limit });
+        let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit };
+        self.add(now, key, link, &coded);
         self.arm(key);
     }
 
@@ -545,8 +526,8 @@ impl Relay {
         number: u64,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
+        self.set_view(now, link, view);
         let state = self.links.get_mut(&link)?;
-        state.view = *view;
         out.clear();
         out.resize(FLOW_HEADER_LEN, 0);
         if let Some(header) = state.opaque.pull(now, view, out) {
@@ -555,11 +536,13 @@ impl Relay {
             return Some(PacketKind::Control);
         }
         while let Some(&key) = state.active.front() {
-            let Some(flow) = self.flows.get_mut(&key).filter(|f| f.downstream == Some(link)) else {
+            let flow = self.flows.get_mut(&key).filter(|flow| flow.ways.contains_key(&link));
+            let Some(flow) = flow else {
                 state.active.pop_front();
                 state.is_active.remove(&key);
                 continue;
             };
+            let Some(way) = flow.ways.get_mut(&link) else { continue };
             let pulled = match flow.plain.pop_front() {
                 Some((kind, hop_limit, octets)) => {
                     out.extend_from_slice(&octets);
@@ -567,7 +550,7 @@ impl Relay {
                     self.stats.forwarded += 1;
                     Some((kind, hop_limit))
                 }
-                None => flow.outbound.pull(now, number, view, out, &mut self.stats),
+                None => way.pull(now, number, view, out, &mut self.stats),
             };
             if let Some((kind, hop_limit)) = pulled {
                 FlowHeader { key, hop_limit }.encode(&mut Writer::new(out))?;
@@ -577,10 +560,10 @@ impl Relay {
             }
             state.active.pop_front();
             state.is_active.remove(&key);
-            if flow.outbound.queued() > 0 {
+            if way.queued() > 0 {
                 state.blocked.insert(key);
             }
-            if let Some(at) = flow.outbound.check_at() {
+            if let Some(at) = way.check_at() {
                 arm(&mut self.timers, key, flow, at);
             }
         }
@@ -593,7 +576,10 @@ impl Relay {
         self.links.get(&link).is_some_and(|state| {
             state.opaque.is_due(now)
                 || state.active.iter().any(|key| {
-                    self.flows.get(key).is_some_and(|f| !f.plain.is_empty() || f.outbound.wants())
+                    self.flows.get(key).is_some_and(|flow| {
+                        let way = flow.ways.get(&link);
+                        way.is_some_and(|way| !flow.plain.is_empty() || way.wants())
+                    })
                 })
         })
     }
@@ -608,15 +594,12 @@ impl Relay {
 
     /// Takes the report of the neighbour on a link.
     pub fn on_report(&mut self, now: Timestamp, link: LinkId, view: &LinkView, report: &BatchRank) {
-        let Some(state) = self.links.get_mut(&link) else { return };
-        state.view = *view;
-        let Some(flow) = self.flows.get_mut(&report.key).filter(|f| f.downstream == Some(link))
-        else {
-            return;
-        };
-        let before = flow.outbound.bytes();
-        flow.outbound.on_report(now, report, view, &mut self.stats);
-        self.bytes = self.bytes - before + flow.outbound.bytes();
+        self.set_view(now, link, view);
+        let way = self.flows.get_mut(&report.key).and_then(|flow| flow.ways.get_mut(&link));
+        let Some(way) = way else { return };
+        let before = way.bytes();
+        way.on_report(now, report, view, &mut self.stats);
+        self.bytes = self.bytes - before + way.bytes();
         self.activate(report.key);
         self.arm(report.key);
     }
@@ -632,19 +615,21 @@ impl Relay {
             let key = state.reporting.pop_first()?;
             let view = state.view;
             let Some(flow) = self.flows.get_mut(&key) else { continue };
-            if flow.upstream != Upstream::Link(link) {
-                continue;
-            }
             let queue = if key.destination == self.config.node {
                 (0, u64::from(u32::MAX))
             } else {
-                let held = flow.outbound.bytes();
-                let room = allowance(&self.config, &flow.outbound)
+                let held: usize = flow.ways.values().map(Outbound::bytes).sum();
+                let ways = flow.ways.len().max(1);
+                let allowed = flow.ways.values().map(|way| allowance(&self.config, way, ways));
+                let room = allowed
+                    .sum::<usize>()
                     .min(self.config.total_bytes.saturating_sub(self.bytes - held))
                     .saturating_sub(held);
-                (flow.outbound.queued() as u64, room as u64 / view.packet.max(1))
+                let queued: usize = flow.ways.values().map(Outbound::queued).sum();
+                (queued as u64, room as u64 / view.packet.max(1))
             };
-            let reports = flow.inbound.reports(now, key, mark, queue, &view);
+            let Some(inbound) = flow.inbound.get_mut(&link) else { continue };
+            let reports = inbound.reports(now, key, mark, queue, &view);
             if let Some(state) = self.links.get_mut(&link) {
                 state.reports.extend(reports);
             }
@@ -666,7 +651,8 @@ impl Relay {
     fn arm(&mut self, key: FlowKey) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
         let idle = flow.last_used + self.config.idle_timeout;
-        let next = [flow.inbound.report_at(), flow.outbound.check_at()].into_iter().flatten().min();
+        let reports = flow.inbound.values().filter_map(Inbound::report_at);
+        let next = reports.chain(flow.ways.values().filter_map(Outbound::check_at)).min();
         arm(&mut self.timers, key, flow, next.map_or(idle, |at| at.min(idle)));
     }
 
@@ -695,27 +681,31 @@ impl Relay {
                 self.stats.flows_expired += 1;
                 continue;
             }
-            if flow.outbound.check_at().is_some_and(|at| at <= now) {
-                let before = flow.outbound.bytes();
-                flow.outbound.check(now, &mut self.stats);
-                self.bytes = self.bytes - before + flow.outbound.bytes();
-                self.activate(key);
+            let mut checked = false;
+            for way in flow.ways.values_mut() {
+                if way.check_at().is_some_and(|at| at <= now) {
+                    let before = way.bytes();
+                    way.check(now, &mut self.stats);
+                    self.bytes = self.bytes - before + way.bytes();
+                    checked = true;
+                }
             }
-            let Some(flow) = self.flows.get_mut(&key) else { continue };
-            if flow.inbound.report_at().is_some_and(|at| at <= now) {
-                let upstream = match flow.upstream {
-                    Upstream::Link(link) => self.links.get_mut(&link).map(|state| (link, state)),
-                    Upstream::Here => None,
-                };
-                match upstream.filter(|(_, state)| state.feedback) {
-                    Some((link, state)) => {
+            for (&link, inbound) in &mut flow.inbound {
+                if inbound.report_at().is_none_or(|at| at > now) {
+                    continue;
+                }
+                match self.links.get_mut(&link).filter(|state| state.feedback) {
+                    Some(state) => {
                         state.reporting.insert(key);
                         self.ready.insert(link);
                         // The report itself sets when the next one is due.
-                        flow.inbound.postpone(now);
+                        inbound.postpone(now);
                     }
-                    None => flow.inbound.forget_report(),
+                    None => inbound.forget_report(),
                 }
+            }
+            if checked {
+                self.activate(key);
             }
             self.arm(key);
         }
@@ -724,7 +714,8 @@ impl Relay {
     fn forget(&mut self, key: FlowKey) {
         if let Some(flow) = self.flows.remove(&key) {
             let plain: usize = flow.plain.iter().map(|(_, _, octets)| octets.len()).sum();
-            self.bytes -= flow.outbound.bytes() + plain;
+            let ways = flow.ways.values().chain(&flow.parked).map(Outbound::bytes);
+            self.bytes -= ways.sum::<usize>() + plain;
         }
         for link in self.links.values_mut() {
             link.opaque.forget(key);
@@ -734,10 +725,11 @@ impl Relay {
     }
 }
 
-/// What a flow may hold.
-fn allowance(config: &RelayConfig, outbound: &Outbound) -> usize {
+/// What a flow may hold for one of the `ways` links that it leaves by.
+fn allowance(config: &RelayConfig, outbound: &Outbound, ways: usize) -> usize {
     let most = config.flow_bytes.max(LEAST_FLOW_BYTES);
-    usize::try_from(outbound.needs()).unwrap_or(most).clamp(LEAST_FLOW_BYTES, most)
+    let least = LEAST_FLOW_BYTES / ways;
+    usize::try_from(outbound.needs()).unwrap_or(most).clamp(least, (most / ways).max(least))
 }
 
 /// Makes sure that a flow is looked at by then. Timers that come too early are harmless.

@@ -85,6 +85,11 @@ impl OpaqueQueue {
         self.waiting.iter().any(|packet| packet.due <= now)
     }
 
+    /// All that waits, for another link.
+    pub(super) fn take(&mut self) -> Vec<(FlowHeader, Vec<u8>)> {
+        self.waiting.drain(..).map(|packet| (packet.header, packet.octets)).collect()
+    }
+
     /// Forgets the packets of a flow.
     pub(super) fn forget(&mut self, key: FlowKey) {
         self.waiting.retain(|packet| packet.header.key != key);

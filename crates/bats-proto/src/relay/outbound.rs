@@ -253,6 +253,27 @@ impl Outbound {
         true
     }
 
+    /// Whether packets of this batch are held.
+    pub(super) fn holds(&self, space: Space, batch: u64) -> bool {
+        self.batches[space as usize].get(&batch).is_some_and(|batch| batch.rank() > 0)
+    }
+
+    /// Takes over what another link has not brought to its next node.
+    pub(super) fn adopt(&mut self, now: Timestamp, other: Self, stats: &mut RelayStats) {
+        for (space, batches) in [Space::Source, Space::Repair].into_iter().zip(other.batches) {
+            for (id, batch) in batches {
+                let Some(recoder) = &batch.recoder else { continue };
+                for (vector, payload) in recoder.received() {
+                    let (window, hop_limit) = (batch.window, batch.hop_limit);
+                    let vector = *vector;
+                    let coded = Coded { space, batch: id, window, vector, payload, hop_limit };
+                    // What is here already is not needed twice.
+                    self.add(now, &coded, stats);
+                }
+            }
+        }
+    }
+
     fn arm(&mut self, at: Timestamp) {
         self.check_at = Some(self.check_at.map_or(at, |other| other.min(at)));
     }

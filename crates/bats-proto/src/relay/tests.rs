@@ -51,7 +51,7 @@ impl Line {
                 }
                 if i < hops {
                     relay.add_link(LINK_DOWN, true);
-                    relay.set_route(KEY.destination, LINK_DOWN);
+                    relay.set_route(Timestamp::from_millis(1), KEY.destination, LINK_DOWN);
                 }
                 relay
             })
@@ -63,6 +63,7 @@ impl Line {
             loss,
             burst_factor: 1.0,
             packet: 1_200,
+            alive: true,
         };
         Self {
             nodes,
@@ -89,13 +90,13 @@ impl Line {
     /// The source's next symbol.
     fn offer(&mut self) -> bool {
         let now = self.now();
-        if !self.nodes[0].has_room(now, KEY) {
+        if !self.nodes[0].has_room(now, KEY, LINK_DOWN) {
             return false;
         }
         let mut packet = vec![0; 4];
         SourceHeader::new(self.next).encode(&mut Writer::new(&mut packet)).unwrap();
         packet.extend(symbol(self.next));
-        self.nodes[0].send_coded(now, KEY, PacketKind::Source, &packet);
+        self.nodes[0].send_coded(now, KEY, LINK_DOWN, PacketKind::Source, &packet);
         self.next += 1;
         true
     }
@@ -317,7 +318,7 @@ fn relay_between() -> Relay {
     let mut relay = Relay::new(RelayConfig::new(NodeId(50)), 1);
     relay.add_link(LINK_UP, true);
     relay.add_link(LINK_DOWN, true);
-    relay.set_route(KEY.destination, LINK_DOWN);
+    relay.set_route(Timestamp::from_millis(1), KEY.destination, LINK_DOWN);
     relay
 }
 
@@ -496,7 +497,7 @@ fn a_restart_loses_the_batches_under_way_and_no_more() {
         let mut relay = Relay::new(recoding(id), 77);
         relay.add_link(LINK_UP, true);
         relay.add_link(LINK_DOWN, true);
-        relay.set_route(KEY.destination, LINK_DOWN);
+        relay.set_route(Timestamp::from_millis(1), KEY.destination, LINK_DOWN);
         relay
     };
     let held = line.nodes[2].stats().bytes_held / 192;

@@ -4,10 +4,13 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use bytes::Bytes;
+
 use super::message::{self, Message};
 use super::storage::local;
 use super::{CHUNK, FileError, name};
 use crate::connection::Connection;
+use crate::error::SendError;
 
 /// A file that has arrived at the peer and was verified there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +38,7 @@ pub async fn send(
         return Err(not_a_file());
     }
     let (size, name) = (metadata.len(), name::of(path).ok_or_else(not_a_file)?);
-    connection.send(Message::Begin { size, name }.encode()).await?;
+    hand_over(connection, Message::Begin { size, name }.encode()).await?;
 
     let mut hasher = blake3::Hasher::new();
     let mut sent = 0;
@@ -50,23 +53,20 @@ pub async fn send(
                 std::io::ErrorKind::UnexpectedEof => FileError::Changed(path.to_owned()),
                 _ => local("read", path, error),
             };
-            connection.send(Message::Abort(error.to_string()).encode()).await?;
+            hand_over(connection, Message::Abort(error.to_string()).encode()).await?;
             return Err(error);
         }
         hasher.update(&data[1..]);
-        connection.send(data.freeze()).await?;
+        hand_over(connection, data.freeze()).await?;
         sent += want as u64;
         progress(sent, size);
         // The peer need not take all of it before it says no.
         if let Some(early) = connection.try_recv() {
-            return Err(match Message::decode(early)? {
-                Message::Verdict(Err(why)) => FileError::Peer(why),
-                _ => FileError::Protocol("an answer before the end"),
-            });
+            return Err(early_answer(early));
         }
     }
     let hash = *hasher.finalize().as_bytes();
-    connection.send(Message::End { hash }.encode()).await?;
+    hand_over(connection, Message::End { hash }.encode()).await?;
     match connection.recv().await? {
         Some(answer) => match Message::decode(answer)? {
             Message::Verdict(Ok(())) => Ok(SentFile { size, hash }),
@@ -74,5 +74,22 @@ pub async fn send(
             _ => Err(FileError::Protocol("an answer that is no verdict")),
         },
         None => Err(FileError::Protocol("no verdict")),
+    }
+}
+
+/// Sends a message. Where the connection is over, why the peer refused the file says more than that.
+async fn hand_over(connection: &Connection, message: Bytes) -> Result<(), FileError> {
+    connection.send(message).await.map_err(|error| match (&error, connection.try_recv()) {
+        (SendError::Closed(_), Some(answer)) => early_answer(answer),
+        _ => error.into(),
+    })
+}
+
+/// What an answer before the end of the file means.
+fn early_answer(answer: Bytes) -> FileError {
+    match Message::decode(answer) {
+        Ok(Message::Verdict(Err(why))) => FileError::Peer(why),
+        Ok(_) => FileError::Protocol("an answer before the end"),
+        Err(error) => error,
     }
 }

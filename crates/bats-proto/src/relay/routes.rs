@@ -1,0 +1,268 @@
+//! Which links lead where, and which of them a packet takes.
+//!
+//! Several links towards a node are used together: each has its own congestion control, its own ranks
+//! and its own repair; the window of the code spans them, so that nothing needs to be put in order
+//! on the way. A link that is silent carries nothing until it is heard again, and what it has not
+//! brought over moves to the others.
+
+use core::time::Duration;
+
+use bats_types::Timestamp;
+
+use super::outbound::Outbound;
+use super::{LinkId, LinkView, Relay};
+use crate::wire::batch_rank::Space;
+use crate::wire::flow::{FlowKey, NodeId};
+
+/// Links used together towards a node; more are refused. Each holds a part of a flow's memory.
+pub const MAX_WAYS: usize = 16;
+
+/// How the links towards a node look together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WayView {
+    /// Links that are heard.
+    pub links: usize,
+    /// Sum of their rates before loss, in octets per second.
+    pub rate: u64,
+    /// Longest smoothed round trip among them.
+    pub slowest: Duration,
+}
+
+impl Relay {
+    /// Packets for `destination` leave over `link` alone from now on.
+    pub fn set_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
+        self.routes.insert(destination, vec![link]);
+        self.refit_all(now, destination);
+    }
+
+    /// Packets for `destination` leave over `link`, too. False if there are [`MAX_WAYS`] already.
+    pub fn add_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) -> bool {
+        let links = self.routes.entry(destination).or_default();
+        if links.contains(&link) {
+            return true;
+        }
+        if links.len() >= MAX_WAYS {
+            return false;
+        }
+        links.push(link);
+        self.refit_all(now, destination);
+        true
+    }
+
+    /// Packets for `destination` no longer leave over `link`.
+    pub fn remove_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
+        if let Some(links) = self.routes.get_mut(&destination) {
+            links.retain(|other| *other != link);
+            self.refit_all(now, destination);
+        }
+    }
+
+    /// Forgets a link and the routes over it. What waits for it takes another, or waits for one.
+    pub fn remove_link(&mut self, now: Timestamp, link: LinkId) {
+        let orphaned = self.links.remove(&link).map(|mut state| state.opaque.take());
+        self.ready.remove(&link);
+        let mut touched = Vec::new();
+        for (&destination, links) in &mut self.routes {
+            if links.contains(&link) {
+                links.retain(|other| *other != link);
+                touched.push(destination);
+            }
+        }
+        self.routes.retain(|_, links| !links.is_empty());
+        for destination in touched {
+            self.refit_all(now, destination);
+        }
+        for flow in self.flows.values_mut() {
+            flow.inbound.remove(&link);
+        }
+        self.send_elsewhere(now, orphaned.into_iter().flatten());
+    }
+
+    /// The links towards a node that were admitted.
+    pub fn routes(&self, destination: NodeId) -> impl Iterator<Item = LinkId> {
+        let links = self.routes.get(&destination).map_or(&[][..], Vec::as_slice);
+        links.iter().copied().filter(|link| self.links.contains_key(link))
+    }
+
+    /// The fastest link towards a node: the one with the shortest round trip of those that are heard,
+    /// or of all if none is.
+    #[must_use]
+    pub fn route(&self, destination: NodeId) -> Option<LinkId> {
+        self.routes(destination).min_by_key(|link| {
+            let state = self.links.get(link);
+            state.map(|state| (!state.view.alive, state.view.smoothed_rtt))
+        })
+    }
+
+    /// How the links towards a node look together.
+    #[must_use]
+    pub fn way(&self, destination: NodeId) -> WayView {
+        let views = self.routes(destination).filter_map(|link| self.links.get(&link));
+        let views = views.map(|state| state.view).filter(|view| view.alive);
+        views.fold(WayView::default(), |way, view| WayView {
+            links: way.links + 1,
+            rate: way.rate.saturating_add(view.rate),
+            slowest: way.slowest.max(view.smoothed_rtt),
+        })
+    }
+
+    /// The longest round trip of the links that a flow comes over.
+    #[must_use]
+    pub fn slowest_inbound(&self, key: FlowKey) -> Duration {
+        let links = self.flows.get(&key).into_iter().flat_map(|flow| flow.inbound.keys());
+        let views = links.filter_map(|link| self.links.get(link)).map(|state| state.view);
+        views.map(|view| view.smoothed_rtt).max().unwrap_or_default()
+    }
+
+    /// Whether a packet behind `backlog` octets comes to the next node sooner over `link` than over
+    /// the faster ones, once these have carried the backlog. For a little message a slow link is a
+    /// detour; a long queue is worth it.
+    #[must_use]
+    pub fn is_worthwhile(&self, destination: NodeId, link: LinkId, backlog: u64) -> bool {
+        let Some(own) = self.links.get(&link).map(|state| state.view) else { return false };
+        let mut rate = 0.0;
+        let mut fastest = own.smoothed_rtt;
+        for other in self.routes(destination).filter(|other| *other != link) {
+            let Some(view) = self.links.get(&other).map(|state| state.view) else { continue };
+            if !view.alive {
+                continue;
+            }
+            if !own.alive {
+                return false;
+            }
+            if view.smoothed_rtt < own.smoothed_rtt {
+                rate += view.rate as f64 * (1.0 - view.loss);
+                fastest = fastest.min(view.smoothed_rtt);
+            }
+        }
+        let ahead = (own.smoothed_rtt - fastest).as_secs_f64() / 2.0;
+        backlog as f64 >= rate * ahead
+    }
+
+    /// How a link looks now.
+    pub fn set_view(&mut self, now: Timestamp, link: LinkId, view: &LinkView) {
+        let Some(state) = self.links.get_mut(&link) else { return };
+        let (was, is) = (state.view.alive, view.alive);
+        state.view = *view;
+        if was && !is {
+            self.leave(now, link);
+        } else if is && !was {
+            let keys: Vec<FlowKey> = self.flows_over(link);
+            keys.into_iter().for_each(|key| self.activate(key));
+        }
+    }
+
+    fn flows_over(&self, link: LinkId) -> Vec<FlowKey> {
+        let flows = self.flows.iter().filter(|(_, flow)| flow.ways.contains_key(&link));
+        flows.map(|(key, _)| *key).collect()
+    }
+
+    /// A link is silent: what it has not brought over moves to others that are heard.
+    fn leave(&mut self, now: Timestamp, link: LinkId) {
+        for key in self.flows_over(link) {
+            let Some(to) = self.route(key.destination).filter(|&to| to != link) else { continue };
+            if !self.links.get(&to).is_some_and(|state| state.view.alive) {
+                continue;
+            }
+            let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
+            let Some(flow) = self.flows.get_mut(&key) else { continue };
+            let Some(way) = flow.ways.get_mut(&link) else { continue };
+            let fresh = Outbound::new(flow.seed, feedback);
+            let moved = core::mem::replace(way, fresh);
+            self.adopt(now, key, to, moved);
+        }
+        let orphaned = self.links.get_mut(&link).map(|state| state.opaque.take());
+        self.send_elsewhere(now, orphaned.into_iter().flatten());
+    }
+
+    /// Packets between the ends whose link is gone or silent.
+    fn send_elsewhere(
+        &mut self,
+        now: Timestamp,
+        packets: impl Iterator<Item = (crate::wire::flow::FlowHeader, Vec<u8>)>,
+    ) {
+        for (header, octets) in packets {
+            let next = self.route(header.key.destination);
+            self.push_opaque(now, next, header, &octets);
+        }
+    }
+
+    /// Adds what another link has not brought over to what `to` is to bring.
+    fn adopt(&mut self, now: Timestamp, key: FlowKey, to: LinkId, moved: Outbound) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        self.bytes -= moved.bytes();
+        if let Some(way) = flow.ways.get_mut(&to) {
+            let before = way.bytes();
+            way.adopt(now, moved, &mut self.stats);
+            self.bytes = self.bytes - before + way.bytes();
+        }
+        self.shed(key, to);
+        self.activate(key);
+        self.arm(key);
+    }
+
+    fn refit_all(&mut self, now: Timestamp, destination: NodeId) {
+        let moved: Vec<FlowKey> =
+            self.flows.keys().filter(|key| key.destination == destination).copied().collect();
+        for key in moved {
+            self.refit(now, key);
+        }
+    }
+
+    /// Sets the links that a flow leaves by, as the routes are now.
+    pub(super) fn refit(&mut self, now: Timestamp, key: FlowKey) {
+        if key.destination == self.config.node {
+            return;
+        }
+        let wanted: Vec<LinkId> = self.routes(key.destination).collect();
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let gone: Vec<LinkId> =
+            flow.ways.keys().filter(|link| !wanted.contains(link)).copied().collect();
+        let mut left: Vec<Outbound> = flow.parked.take().into_iter().collect();
+        left.extend(gone.iter().filter_map(|link| flow.ways.remove(link)));
+        for &link in &wanted {
+            if flow.ways.contains_key(&link) {
+                continue;
+            }
+            let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
+            let mut way = left.pop().unwrap_or_else(|| Outbound::new(flow.seed, feedback));
+            way.restart(feedback);
+            flow.ways.insert(link, way);
+        }
+        match wanted.first() {
+            Some(&to) => {
+                for moved in left {
+                    self.adopt(now, key, to, moved);
+                }
+            }
+            None => {
+                // What one of several links had is repaired by the ends.
+                flow.parked = left.pop();
+                self.bytes -= left.iter().map(Outbound::bytes).sum::<usize>();
+            }
+        }
+        self.activate(key);
+    }
+
+    /// The link that a packet of this batch leaves by: the one that has others of the batch, or the one
+    /// by which it comes to the next node first.
+    pub(super) fn choose(&self, key: FlowKey, space: Space, batch: u64) -> Option<LinkId> {
+        let flow = self.flows.get(&key)?;
+        if flow.ways.len() <= 1 {
+            return flow.ways.keys().next().copied();
+        }
+        let is_alive = |link: &LinkId| self.links.get(link).is_some_and(|s| s.view.alive);
+        if let Some((&link, _)) =
+            flow.ways.iter().find(|(link, way)| way.holds(space, batch) && is_alive(link))
+        {
+            return Some(link);
+        }
+        let cost = |(link, way): (&LinkId, &Outbound)| {
+            let view = self.links.get(link)?.view;
+            let queued = way.queued() as u64 * view.packet;
+            let wait = Duration::from_secs_f64(queued as f64 / view.rate.max(1) as f64);
+            Some((!view.alive, wait.saturating_add(view.smoothed_rtt / 2), *link))
+        };
+        flow.ways.iter().filter_map(cost).min().map(|(_, _, link)| link)
+    }
+}
