@@ -90,9 +90,9 @@ impl Three {
 
     fn admit(&mut self, who: usize, event: &Event, towards: usize) {
         let link = self.link(who, event);
-        assert!(!self.endpoints[who].route(node(towards), link), "not admitted");
+        assert!(!self.endpoints[who].route(self.now, node(towards), link), "not admitted");
         assert!(self.endpoints[who].admit(link));
-        assert!(self.endpoints[who].route(node(towards), link));
+        assert!(self.endpoints[who].route(self.now, node(towards), link));
     }
 
     fn run(&mut self, time: Duration) {

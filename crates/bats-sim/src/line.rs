@@ -1,4 +1,5 @@
-//! Nodes in a line, joined by links: the ends speak across the relays between them.
+//! Nodes joined by links, in a line or as one likes: the ends speak across the relays between them.
+//! Where several links lead on, all of them are used.
 
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::time::Duration;
@@ -22,7 +23,7 @@ const MAX_ROUNDS: u32 = 100_000;
 /// Buffers of datagrams kept for reuse.
 const MAX_SPARE: usize = 4_096;
 
-/// Direction along the line.
+/// Direction along a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From node 0 on.
@@ -52,16 +53,20 @@ pub fn node_id(index: usize) -> NodeId {
 /// Changes a datagram on its way, or not; see [`Line::tamper`].
 pub type Tamper = Box<dyn FnMut(usize, Way, &mut Vec<u8>)>;
 
-/// A line of nodes.
+/// Nodes and the links between them.
 pub struct Line {
     now: Timestamp,
     config: LineConfig,
     nodes: Vec<Endpoint>,
-    /// `links[i]`: from node i to node i + 1, and back.
+    /// The nodes that each link joins.
+    edges: Vec<(usize, usize)>,
+    /// Both directions of each link.
     links: Vec<[Link<Datagram>; 2]>,
     wake: Vec<Option<Timestamp>>,
-    /// Each node's connections to the previous and to the next node.
-    neighbours: Vec<[Option<ConnectionHandle>; 2]>,
+    /// The connections at both ends of each link.
+    ends: Vec<[Option<ConnectionHandle>; 2]>,
+    /// Links from each node to each other one.
+    distances: Vec<Vec<usize>>,
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
     /// Called with each datagram that arrives: the link, the direction, the octets.
@@ -76,8 +81,33 @@ impl core::fmt::Debug for Line {
     }
 }
 
-fn address(node: usize) -> SocketAddr {
-    SocketAddrV4::new(Ipv4Addr::new(10, 0, node as u8, 1), 4_000).into()
+/// The address of one end of a link: its first node, or the other.
+fn address(link: usize, side: usize) -> SocketAddr {
+    SocketAddrV4::new(Ipv4Addr::new(10, 0, link as u8, side as u8 + 1), 4_000).into()
+}
+
+/// The link and the end that an address is of.
+fn parse(address: SocketAddr) -> (usize, usize) {
+    let SocketAddr::V4(address) = address else { panic!("{address} is of no link") };
+    let [_, _, link, side] = address.ip().octets();
+    (usize::from(link), usize::from(side) - 1)
+}
+
+/// Links between each two nodes on the shortest way, `usize::MAX` if there is none.
+fn distances(nodes: usize, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
+    (0..nodes)
+        .map(|from| {
+            let mut found = vec![usize::MAX; nodes];
+            found[from] = 0;
+            for _ in 0..nodes {
+                for &(a, b) in edges {
+                    found[b] = found[b].min(found[a].saturating_add(1));
+                    found[a] = found[a].min(found[b].saturating_add(1));
+                }
+            }
+            found
+        })
+        .collect()
 }
 
 fn endpoint(config: &LineConfig, node: usize, incarnation: u8) -> Endpoint {
@@ -100,13 +130,25 @@ fn endpoint(config: &LineConfig, node: usize, incarnation: u8) -> Endpoint {
 }
 
 impl Line {
-    /// Joins the nodes and lets all links come up.
+    /// Joins the nodes in a line and lets all links come up.
     ///
     /// # Panics
     ///
     /// If they do not within 30 s.
     pub fn new(config: LineConfig) -> Self {
-        let count = config.links.len() + 1;
+        let edges = (0..config.links.len()).map(|link| (link, link + 1)).collect();
+        Self::mesh(config, edges)
+    }
+
+    /// Joins the nodes as `edges` says, a pair for each link, and lets all links come up. Node 0 and
+    /// the last one are the ends.
+    ///
+    /// # Panics
+    ///
+    /// If they do not within 30 s.
+    pub fn mesh(config: LineConfig, edges: Vec<(usize, usize)>) -> Self {
+        assert_eq!(config.links.len(), edges.len(), "a pair of nodes for each link");
+        let count = edges.iter().map(|&(a, b)| a.max(b)).max().unwrap_or(0) + 1;
         let link = |(index, link): (usize, &LinkConfig)| {
             let seed = config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index as u64;
             [Link::new(link.clone(), seed ^ 0x5bd1), Link::new(link.clone(), seed ^ 0xa7f0_0000)]
@@ -116,15 +158,17 @@ impl Line {
             nodes: (0..count).map(|node| endpoint(&config, node, 0)).collect(),
             links: config.links.iter().enumerate().map(link).collect(),
             wake: vec![Some(Timestamp::ZERO); count],
-            neighbours: vec![[None; 2]; count],
+            ends: vec![[None; 2]; edges.len()],
+            distances: distances(count, &edges),
+            edges,
             buffer: Vec::with_capacity(65_536),
             spare: Vec::new(),
             tamper: None,
             events: Vec::new(),
             config,
         };
-        for node in 0..count - 1 {
-            line.join(node);
+        for link in 0..line.edges.len() {
+            line.join(link);
         }
         let end = line.now + SET_UP;
         while !line.is_joined() {
@@ -143,60 +187,69 @@ impl Line {
         }
     }
 
-    /// Node `node` connects to the next one.
-    fn join(&mut self, node: usize) {
-        let (now, client) = (self.now, self.client());
-        let handle = self.nodes[node].connect(now, address(node + 1), "node", client);
-        self.neighbours[node][1] = Some(handle.expect("a valid configuration"));
+    /// The first node of a link connects to the other.
+    fn join(&mut self, link: usize) {
+        let (now, client, node) = (self.now, self.client(), self.edges[link].0);
+        let handle = self.nodes[node].connect(now, address(link, 1), "node", client);
+        self.ends[link][0] = Some(handle.expect("a valid configuration"));
         self.touch(node);
     }
 
     fn is_joined(&self) -> bool {
-        (0..self.nodes.len() - 1).all(|node| {
-            let route = |from: usize, side: usize| {
-                self.neighbours[from][side].is_some_and(|handle| {
-                    self.nodes[from]
-                        .stats(self.now, handle)
-                        .is_some_and(|stats| stats.established.is_some())
+        self.edges.iter().zip(&self.ends).all(|(&(a, b), ends)| {
+            [a, b].into_iter().zip(ends).all(|(node, handle)| {
+                handle.is_some_and(|handle| {
+                    let stats = self.nodes[node].stats(self.now, handle);
+                    stats.is_some_and(|stats| stats.established.is_some())
                 })
-            };
-            route(node, 1) && route(node + 1, 0)
+            })
         })
     }
 
     /// A neighbour's connection is up: it may have packets carried, and routes lead over it.
     fn on_event(&mut self, node: usize, handle: ConnectionHandle, event: &Event) {
-        let endpoint = &mut self.nodes[node];
+        let (now, endpoint) = (self.now, &mut self.nodes[node]);
         if endpoint.remote_node(handle).is_some() {
             return;
         }
-        match event {
-            Event::Accepted => self.neighbours[node][0] = Some(handle),
-            Event::Connected => {}
+        let side = match event {
+            Event::Accepted => 1,
+            Event::Connected => 0,
             _ => return,
-        }
+        };
+        let Some(remote) = endpoint.remote(handle) else { return };
+        let (link, _) = parse(remote);
+        // A neighbour that has come anew has forgotten the connection of before.
+        let old = self.ends[link][side].replace(handle).filter(|old| *old != handle);
         assert!(endpoint.admit(handle), "an established connection");
-        let others =
-            if *event == Event::Accepted { 0..node } else { node + 1..self.links.len() + 1 };
-        for other in others {
-            assert!(endpoint.route(node_id(other), handle));
+        let (a, b) = self.edges[link];
+        let next = if side == 0 { b } else { a };
+        for other in 0..self.distances.len() {
+            if self.distances[next][other] < self.distances[node][other] {
+                if let Some(old) = old {
+                    endpoint.remove_route(now, node_id(other), old);
+                }
+                assert!(endpoint.add_route(now, node_id(other), handle));
+            }
         }
     }
 
     /// Node `node` loses everything and comes back; its neighbours notice when they hear of it.
     pub fn restart(&mut self, node: usize) {
         self.nodes[node] = endpoint(&self.config, node, self.now.as_micros() as u8 | 1);
-        let old = core::mem::take(&mut self.neighbours[node]);
-        debug_assert!(old.iter().any(Option::is_some));
-        if node > 0 {
-            let now = self.now;
-            if let Some(handle) = self.neighbours[node - 1][1].take() {
-                self.nodes[node - 1].close(now, handle, 0, "the neighbour was restarted");
+        for link in 0..self.edges.len() {
+            let (a, b) = self.edges[link];
+            if a != node && b != node {
+                continue;
             }
-            self.join(node - 1);
-        }
-        if node + 1 < self.nodes.len() {
-            self.join(node);
+            let (now, ends) = (self.now, core::mem::take(&mut self.ends[link]));
+            // Who waits to be connected to hears of it; who connects does so anew.
+            if b == node
+                && let Some(handle) = ends[0]
+            {
+                self.nodes[a].close(now, handle, 0, "the neighbour was restarted");
+            }
+            self.join(link);
         }
         self.touch(node);
     }
@@ -231,9 +284,9 @@ impl Line {
         self.nodes.len() - 1
     }
 
-    /// The connection of a node to the next one.
+    /// The connection of the first node of a link to the other: in a line, of node `node` to the next.
     pub fn downlink(&self, node: usize) -> Option<ConnectionHandle> {
-        self.neighbours[node][1]
+        self.ends[node][0]
     }
 
     /// The node has something new to say.
@@ -301,15 +354,15 @@ impl Line {
                         self.links[index][side].poll(self.now)
                     {
                         idle = false;
-                        let (from, to) = match way {
-                            Way::Forth => (index, index + 1),
-                            Way::Back => (index + 1, index),
+                        let to = match way {
+                            Way::Forth => self.edges[index].1,
+                            Way::Back => self.edges[index].0,
                         };
                         if let Some(tamper) = &mut self.tamper {
                             tamper(index, way, &mut datagram.octets);
                         }
                         let received = Received {
-                            remote: address(from),
+                            remote: address(index, side),
                             local_ip: None,
                             ecn: datagram.ecn,
                             payload: &mut datagram.octets,
@@ -332,8 +385,8 @@ impl Line {
         loop {
             match self.nodes[node].poll(self.now, &mut self.buffer) {
                 Output::Transmit(transmit) => {
-                    let forth = transmit.remote == address(node + 1);
-                    let (link, side) = if forth { (node, 0) } else { (node - 1, 1) };
+                    let (link, to) = parse(transmit.remote);
+                    let side = 1 - to;
                     for segment in self.buffer[..transmit.len].chunks(transmit.segment_size) {
                         let mut octets = self.spare.pop().unwrap_or_default();
                         octets.clear();

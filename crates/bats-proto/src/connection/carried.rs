@@ -14,7 +14,7 @@ use bats_types::Timestamp;
 use super::Connection;
 use crate::crypto::SymbolKeys;
 use crate::flow::PathView;
-use crate::relay::LinkView;
+use crate::relay::{LinkView, WayView};
 use crate::wire::batch_rank::BatchRank;
 use crate::wire::flow::{FLOW_HEADER_LEN, FlowKey};
 use crate::wire::parameters::symbol_size_for;
@@ -25,6 +25,8 @@ use crate::wire::short_header::PacketKind;
 const MAX_ARRIVED: usize = 256;
 /// Coded packets kept until the handshake is done; more are left to repair.
 const MAX_EARLY: usize = 64;
+/// Probe time-outs in a row after which a link counts as silent.
+const SILENT_PROBES: u32 = 2;
 /// Round trips between the ends for which gaps are left to the relays, and a share of a second.
 const PATIENCE_RTTS: f64 = 2.5;
 const LEAST_PATIENCE: Duration = Duration::from_millis(50);
@@ -64,6 +66,18 @@ pub(crate) enum Arrived {
     Report(BatchRank),
 }
 
+/// The link that asks a session for a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FirstLink {
+    /// Its number.
+    pub(crate) link: u64,
+    pub(crate) view: LinkView,
+    /// Its losses are repaired at its other end.
+    pub(crate) recoded: bool,
+    /// The links that lead to the same node, this one among them.
+    pub(crate) way: WayView,
+}
+
 /// What a link keeps about the flows that it carries.
 #[derive(Debug, Default)]
 pub(super) struct LinkCarriage {
@@ -78,8 +92,11 @@ pub(super) struct LinkCarriage {
 pub(super) struct CarriedSession {
     pub(super) key: FlowKey,
     pub(super) symbols: Option<SymbolKeys>,
-    /// The first link.
-    link: LinkView,
+    /// Octets a second that the first links carry.
+    rate: u64,
+    /// Longest round trip of the first links, and of those that the other end's packets come over.
+    slowest: Duration,
+    slowest_inbound: Duration,
     /// The first link's other end reports ranks: losses are repaired hop by hop.
     recoded: bool,
     loss: EndToEndLoss,
@@ -126,7 +143,9 @@ impl CarriedSession {
         Self {
             key,
             symbols: None,
-            link: LinkView::default(),
+            rate: 0,
+            slowest: Duration::ZERO,
+            slowest_inbound: Duration::ZERO,
             recoded,
             loss: EndToEndLoss::default(),
             early: Vec::new(),
@@ -136,7 +155,13 @@ impl CarriedSession {
     /// Octets that the first link carries in the time that relays may take for repairs.
     pub(super) fn products(&self, rtt: Duration) -> u64 {
         let time = rtt.mul_f64(PATIENCE_RTTS) + LEAST_PATIENCE;
-        (self.link.rate as f64 * time.as_secs_f64()) as u64
+        (self.rate as f64 * time.as_secs_f64()) as u64
+    }
+
+    /// The round trip over the slowest of several links. What comes between the ends apart from the
+    /// data takes the fastest.
+    pub(super) fn round_trip(&self, measured: Duration) -> Duration {
+        measured.max(self.slowest).max(self.slowest_inbound)
     }
 }
 
@@ -180,6 +205,7 @@ impl Connection {
             rate: self.controller.bandwidth(),
             smoothed_rtt: self.rtt.smoothed(),
             min_rtt: self.rtt.min(),
+            alive: self.probe_count < SILENT_PROBES,
             loss: self.sent.loss.estimate(),
             burst_factor: self.sent.loss.burst_factor(),
             packet: u64::from(self.mtu.current()),
@@ -202,9 +228,10 @@ impl Connection {
         let Some(carried) = &mut self.carried else { return };
         carried.symbols = keys;
         let early = core::mem::take(&mut carried.early);
+        let slowest = carried.slowest_inbound;
         self.update_patience();
         for (kind, payload) in early {
-            self.handle_carried(now, kind, &payload);
+            self.handle_carried(now, kind, &payload, slowest);
         }
     }
 
@@ -212,7 +239,7 @@ impl Connection {
     pub(super) fn update_patience(&mut self) {
         let Some(carried) = &self.carried else { return };
         let patience = if carried.recoded {
-            self.rtt.smoothed().mul_f64(PATIENCE_RTTS) + LEAST_PATIENCE
+            carried.round_trip(self.rtt.smoothed()).mul_f64(PATIENCE_RTTS) + LEAST_PATIENCE
         } else {
             Duration::ZERO
         };
@@ -221,21 +248,39 @@ impl Connection {
         }
     }
 
-    /// The next coded packet of a carried session, for a link that looks like `view`; `recoded`
-    /// tells whether its losses are repaired there.
+    /// Octets that a carried session has not handed to a link yet.
+    pub(crate) fn carried_backlog(&self) -> u64 {
+        self.streams.as_ref().map_or(0, |streams| streams.outgoing.unsent_bytes() as u64)
+    }
+
+    /// Whether symbols are set aside for this link.
+    pub(crate) fn has_share_of(&self, link: u64) -> bool {
+        self.streams.as_ref().is_some_and(|streams| streams.outgoing.has_share_of(link))
+    }
+
+    /// What is set aside for this link is for any other.
+    pub(crate) fn release_share(&mut self, link: u64) {
+        if let Some(streams) = &mut self.streams {
+            streams.outgoing.release_share(link);
+        }
+    }
+
+    /// The next coded packet of a carried session for a link.
     pub(crate) fn poll_carried(
         &mut self,
         now: Timestamp,
-        view: &LinkView,
-        recoded: bool,
+        first: &FirstLink,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
         if !self.state.is_established() {
             return None;
         }
         let carried = self.carried.as_mut()?;
-        carried.link = *view;
-        carried.recoded = recoded;
+        let several = first.way.links > 1;
+        carried.rate = if several { first.way.rate } else { first.view.rate };
+        carried.slowest = if several { first.way.slowest } else { Duration::ZERO };
+        carried.recoded = first.recoded;
+        let view = &first.view;
         let path = self.path_view();
         let carried = self.carried.as_mut()?;
         let streams = self.streams.as_mut()?;
@@ -243,6 +288,7 @@ impl Connection {
         let room = packet.saturating_sub(FLOW_HEADER_LEN as u16);
         let size = symbol_size_for(room).min(streams.max_symbol_size);
         let seal = &mut carried.symbols.as_mut()?.seal;
+        streams.outgoing.set_link(several.then_some(first.link));
         let had_end = streams.outgoing.end().is_some();
         let kind = streams.outgoing.poll(now, size, &path, Some(seal), out)?;
         self.control.end |= !had_end && streams.outgoing.end().is_some();
@@ -259,8 +305,8 @@ impl Connection {
     pub(super) fn carried_view(&self, carried: &CarriedSession) -> PathView {
         let loss = if carried.recoded { 0.0 } else { carried.loss.estimate };
         PathView {
-            rate_bytes_per_second: carried.link.rate,
-            smoothed_rtt: self.rtt.smoothed(),
+            rate_bytes_per_second: carried.rate,
+            smoothed_rtt: carried.round_trip(self.rtt.smoothed()),
             ack_interval: self.ack_interval(),
             loss,
             burst_factor: 1.0,
@@ -268,9 +314,17 @@ impl Connection {
         }
     }
 
-    /// Takes a coded packet that the relay delivers.
-    pub(crate) fn handle_carried(&mut self, now: Timestamp, kind: PacketKind, payload: &[u8]) {
+    /// Takes a coded packet that the relay delivers; `slowest` is the longest round trip of the links
+    /// that such packets come over.
+    pub(crate) fn handle_carried(
+        &mut self,
+        now: Timestamp,
+        kind: PacketKind,
+        payload: &[u8],
+        slowest: Duration,
+    ) {
         let Some(carried) = &mut self.carried else { return };
+        carried.slowest_inbound = slowest;
         if !self.state.is_established() {
             if self.state.is_handshaking() && carried.early.len() < MAX_EARLY {
                 carried.early.push((kind, payload.to_vec()));

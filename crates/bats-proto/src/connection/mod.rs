@@ -49,7 +49,7 @@ use silence::Silence;
 use state::State;
 use streams::{Outgoing, Streams};
 
-pub(crate) use carried::{Arrived, Carriage};
+pub(crate) use carried::{Arrived, Carriage, FirstLink};
 pub(crate) use setup::{Setup, local_parameters};
 
 /// Least and most time that an acknowledgement is held back; between them a 32nd of the
@@ -428,7 +428,10 @@ fn products(
     carried: Option<&CarriedSession>,
     rtt: &RttEstimator,
 ) -> u64 {
-    carried.map_or_else(|| controller.window(), |carried| carried.products(rtt.smoothed()))
+    carried.map_or_else(
+        || controller.window(),
+        |carried| carried.products(carried.round_trip(rtt.smoothed())),
+    )
 }
 
 /// Octets that may be held for sending now. What the application hands over beyond some bandwidth-

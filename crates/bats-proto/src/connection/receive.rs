@@ -207,7 +207,9 @@ impl Connection {
     /// Grants the peer what the application's progress has freed.
     pub(super) fn update_credit(&mut self, now: Timestamp) {
         let Some(streams) = &mut self.streams else { return };
-        if streams.incoming.update_credit(now, self.rtt.smoothed(), &streams.inbox) {
+        let rtt = self.rtt.smoothed();
+        let rtt = self.carried.as_ref().map_or(rtt, |carried| carried.round_trip(rtt));
+        if streams.incoming.update_credit(now, rtt, &streams.inbox) {
             self.control.credit = true;
         }
     }

@@ -141,6 +141,34 @@ impl Outgoing {
         }
     }
 
+    /// Octets that were not sent yet.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        match self {
+            Self::Reliable { queue, flow } => queue.bytes_held() + flow.unsent_bytes(),
+            Self::Rateless { queue, .. } => queue.bytes_held(),
+            Self::Timely { queue, .. } => queue.bytes_held(),
+        }
+    }
+
+    /// Packets are for this link from now on, one of several; `None`: there is but one.
+    pub(super) fn set_link(&mut self, link: Option<u64>) {
+        if let Self::Reliable { flow, .. } = self {
+            flow.set_link(link);
+        }
+    }
+
+    /// See [`FlowSender::has_share_of`].
+    pub(super) fn has_share_of(&self, link: u64) -> bool {
+        matches!(self, Self::Reliable { flow, .. } if flow.has_share_of(link))
+    }
+
+    /// See [`FlowSender::release_share`].
+    pub(super) fn release_share(&mut self, link: u64) {
+        if let Self::Reliable { flow, .. } = self {
+            flow.release_share(link);
+        }
+    }
+
     /// The peer knows the end that was told apart from the data.
     pub(super) fn on_end_acknowledged(&mut self) {
         if let Self::Timely { end_acknowledged, .. } = self {

@@ -12,7 +12,7 @@ use rand::Rng;
 
 use super::{ConnectionHandle, Endpoint, Received};
 use crate::config::{ClientConfig, Mode};
-use crate::connection::{Arrived, Carriage, Connection};
+use crate::connection::{Arrived, Carriage, Connection, FirstLink};
 use crate::error::ConnectError;
 use crate::relay::{LinkId, LinkView, Relay, RelayConfig, RelayEvent, RelayStats};
 use crate::wire::batch_rank::BatchRank;
@@ -81,8 +81,13 @@ impl Carrier {
         self.sessions.insert(key, handle);
     }
 
-    pub(super) fn forget(&mut self, handle: ConnectionHandle, key: Option<FlowKey>) {
-        self.relay.remove_link(LinkId(handle.0));
+    pub(super) fn forget(
+        &mut self,
+        now: Timestamp,
+        handle: ConnectionHandle,
+        key: Option<FlowKey>,
+    ) {
+        self.relay.remove_link(now, LinkId(handle.0));
         if let Some(key) = key
             && self.sessions.get(&key) == Some(&handle)
         {
@@ -98,14 +103,14 @@ impl Carrier {
         }
     }
 
-    /// A session has settled: it may want a link.
-    pub(super) fn note(&mut self, key: FlowKey, has_data: bool) -> Option<LinkId> {
+    /// A session has settled: it may want links.
+    pub(super) fn note(&mut self, key: FlowKey, has_data: bool) -> Vec<LinkId> {
         if !has_data {
             self.eager.remove(&key);
-            return None;
+            return Vec::new();
         }
         self.eager.insert(key);
-        self.relay.route(key.destination)
+        self.relay.routes(key.destination).collect()
     }
 
     pub(super) fn next_timeout(&self) -> Option<Timestamp> {
@@ -126,9 +131,31 @@ struct Pulling<'a> {
 }
 
 impl Pulling<'_> {
+    /// Whether a session's next packet is to leave by this link now.
+    fn is_for_link(&mut self, now: Timestamp, key: FlowKey) -> bool {
+        if !self.is_worthwhile(key) {
+            return false;
+        }
+        self.carrier.relay.has_room(now, key, self.link)
+    }
+
+    /// Whether this is a link for a session's next packet, be there room on it or not.
+    fn is_worthwhile(&self, key: FlowKey) -> bool {
+        let relay = &self.carrier.relay;
+        if !relay.routes(key.destination).any(|link| link == self.link) {
+            return false;
+        }
+        let handle = self.carrier.sessions.get(&key);
+        let Some(session) = handle.and_then(|handle| self.connections.get(handle)) else {
+            return false;
+        };
+        session.has_share_of(self.link.0)
+            || relay.is_worthwhile(key.destination, self.link, session.carried_backlog())
+    }
+
     /// Sessions whose way begins with this link, the one after the last in front.
-    fn next_session(&mut self, now: Timestamp) -> Option<FlowKey> {
-        let carrier = &mut *self.carrier;
+    fn turns(&self) -> Vec<FlowKey> {
+        let carrier = &*self.carrier;
         let after = carrier.last.unwrap_or(FlowKey {
             destination: NodeId(u32::MAX),
             source: NodeId(u32::MAX),
@@ -136,11 +163,7 @@ impl Pulling<'_> {
         });
         let turns =
             carrier.eager.range((core::ops::Bound::Excluded(after), core::ops::Bound::Unbounded));
-        let turns: Vec<FlowKey> = turns.chain(carrier.eager.range(..=after)).copied().collect();
-        turns.into_iter().find(|key| {
-            carrier.relay.route(key.destination) == Some(self.link)
-                && carrier.relay.has_room(now, *key)
-        })
+        turns.chain(carrier.eager.range(..=after)).copied().collect()
     }
 
     fn pull_own(
@@ -150,17 +173,28 @@ impl Pulling<'_> {
         number: u64,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
-        while let Some(key) = self.next_session(now) {
+        for key in self.turns() {
+            if !self.is_for_link(now, key) {
+                continue;
+            }
+            let way = self.carrier.relay.way(key.destination);
             let handle = self.carrier.sessions.get(&key).copied();
             let session = handle.and_then(|handle| self.connections.get_mut(&handle));
-            let kind = session.and_then(|s| s.poll_carried(now, view, self.recoded, out));
+            let first = FirstLink { link: self.link.0, view: *view, recoded: self.recoded, way };
+            let (kind, has_more) = session.map_or((None, false), |session| {
+                let kind = session.poll_carried(now, &first, out);
+                (kind, session.has_carried_data())
+            });
             self.carrier.touched.extend(handle);
             let Some(kind) = kind else {
-                self.carrier.eager.remove(&key);
+                // What is left may be the share of another link.
+                if !has_more || way.links <= 1 {
+                    self.carrier.eager.remove(&key);
+                }
                 continue;
             };
             self.carrier.last = Some(key);
-            self.carrier.relay.send_coded(now, key, kind, out);
+            self.carrier.relay.send_coded(now, key, self.link, kind, out);
             return self.carrier.relay.pull(now, self.link, view, number, out);
         }
         None
@@ -188,14 +222,13 @@ impl Carriage for Pulling<'_> {
     }
 
     fn has_more(&mut self, now: Timestamp) -> bool {
-        self.carrier.relay.wants(now, self.link) || self.next_session(now).is_some()
+        self.carrier.relay.wants(now, self.link)
+            || self.turns().into_iter().any(|key| self.is_for_link(now, key))
     }
 
     fn has_backlog(&self) -> bool {
-        let carrier = &*self.carrier;
-        let mut sessions = carrier.eager.iter();
-        carrier.relay.has_backlog(self.link)
-            || sessions.any(|key| carrier.relay.route(key.destination) == Some(self.link))
+        self.carrier.relay.has_backlog(self.link)
+            || self.carrier.eager.iter().any(|key| self.is_worthwhile(*key))
     }
 
     fn next_report(&mut self, now: Timestamp, mark: u64) -> Option<BatchRank> {
@@ -250,17 +283,77 @@ impl Endpoint {
         true
     }
 
-    /// Packets for the node `destination` leave over this admitted link from now on. False if it is
-    /// not admitted.
-    pub fn route(&mut self, destination: NodeId, link: ConnectionHandle) -> bool {
+    /// Packets for the node `destination` leave over this admitted link alone from now on. False if it
+    /// is not admitted.
+    pub fn route(&mut self, now: Timestamp, destination: NodeId, link: ConnectionHandle) -> bool {
         let link = LinkId(link.0);
         match &mut self.carrier {
             Some(carrier) if carrier.relay.has_link(link) => {
-                carrier.relay.set_route(destination, link);
+                carrier.relay.set_route(now, destination, link);
+                self.wake_links();
                 true
             }
             _ => false,
         }
+    }
+
+    /// Packets for the node `destination` leave over this admitted link, too: the links towards a node
+    /// are used together, each as its own congestion control allows, and those that are silent are
+    /// left out until they are heard again. False if the link is not admitted, or if there are
+    /// [`MAX_WAYS`](crate::relay::MAX_WAYS) of them.
+    pub fn add_route(
+        &mut self,
+        now: Timestamp,
+        destination: NodeId,
+        link: ConnectionHandle,
+    ) -> bool {
+        let link = LinkId(link.0);
+        let Some(carrier) = self.carrier.as_mut().filter(|c| c.relay.has_link(link)) else {
+            return false;
+        };
+        let is_added = carrier.relay.add_route(now, destination, link);
+        self.wake_links();
+        is_added
+    }
+
+    /// Packets for the node `destination` no longer leave over this link: what it has not brought over
+    /// leaves by another, or waits for one.
+    pub fn remove_route(&mut self, now: Timestamp, destination: NodeId, link: ConnectionHandle) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.relay.remove_route(now, destination, LinkId(link.0));
+            self.release_shares(link);
+            self.wake_links();
+        }
+    }
+
+    /// What sessions have set aside for a link is for any other.
+    fn release_shares(&mut self, link: ConnectionHandle) {
+        let Some(carrier) = &self.carrier else { return };
+        for handle in carrier.sessions.values().copied().collect::<Vec<_>>() {
+            if let Some(session) = self.connections.get_mut(&handle) {
+                session.release_share(link.0);
+            }
+            self.mark_dirty(handle);
+        }
+    }
+
+    /// A link may have fallen silent, or been heard again.
+    pub(super) fn watch_link(&mut self, now: Timestamp, handle: ConnectionHandle) {
+        let (Some(carrier), Some(link)) = (&mut self.carrier, self.connections.get(&handle)) else {
+            return;
+        };
+        if !link.is_admitted() {
+            return;
+        }
+        let (id, view) = (LinkId(handle.0), link.link_view());
+        if carrier.relay.is_alive(id) == view.alive {
+            return;
+        }
+        carrier.relay.set_view(now, id, &view);
+        if !view.alive {
+            self.release_shares(handle);
+        }
+        self.wake_links();
     }
 
     /// Begins a session with another node, across as many relays as the routes say, with a handshake
@@ -350,7 +443,8 @@ impl Endpoint {
                 self.carrier.as_ref().and_then(|c| c.sessions.get(&key.reversed())).copied();
             match handle.and_then(|handle| Some((handle, self.connections.get_mut(&handle)?))) {
                 Some((handle, session)) => {
-                    session.handle_carried(now, kind, &payload);
+                    let slowest = self.carrier.as_ref().map(|c| c.relay.slowest_inbound(key));
+                    session.handle_carried(now, kind, &payload, slowest.unwrap_or_default());
                     self.mark_dirty(handle);
                 }
                 None => self.stats.datagrams_dropped += 1,

@@ -421,6 +421,7 @@ impl Endpoint {
 
     /// A connection has nothing more to say now: arm its timer, or forget it.
     fn settle(&mut self, now: Timestamp, handle: ConnectionHandle) {
+        self.watch_link(now, handle);
         let Some(connection) = self.connections.get(&handle) else { return };
         if connection.is_established() {
             self.half_open.remove(&handle);
@@ -428,7 +429,7 @@ impl Endpoint {
         let has_data = connection.has_carried_data();
         let key = connection.carried_key();
         let next = if connection.is_dead() {
-            self.forget(handle);
+            self.forget(now, handle);
             None
         } else {
             connection.next_timeout(now)
@@ -442,20 +443,20 @@ impl Endpoint {
                 self.timers.insert((at, handle));
             }
         }
-        if let (Some(carrier), Some(key)) = (&mut self.carrier, key)
-            && let Some(link) = carrier.note(key, has_data)
-        {
-            self.wake_link(ConnectionHandle(link.0));
+        if let (Some(carrier), Some(key)) = (&mut self.carrier, key) {
+            for link in carrier.note(key, has_data) {
+                self.wake_link(ConnectionHandle(link.0));
+            }
         }
     }
 
-    fn forget(&mut self, handle: ConnectionHandle) {
+    fn forget(&mut self, now: Timestamp, handle: ConnectionHandle) {
         if let Some(connection) = self.connections.remove(&handle) {
             self.by_cid.remove(&connection.local_cid());
             self.by_first.retain(|_, other| *other != handle);
             self.half_open.remove(&handle);
             if let Some(carrier) = &mut self.carrier {
-                carrier.forget(handle, connection.carried_key());
+                carrier.forget(now, handle, connection.carried_key());
             }
         }
     }

@@ -9,6 +9,7 @@ mod rate;
 mod rateless;
 mod receiver;
 mod sender;
+mod shares;
 mod thin;
 mod timely_receiver;
 mod timely_sender;

@@ -6,6 +6,7 @@ use bats_code::stream::{StreamEncoder, Window};
 use bats_types::Timestamp;
 
 use super::rate::{RateController, RepairClass};
+use super::shares::Shares;
 use super::thin::ThinFlow;
 use super::{FlowError, PathView};
 use crate::config::Goal;
@@ -111,6 +112,7 @@ pub struct FlowSender {
     /// Fraction of a repair carried from cell to cell.
     carry: f64,
     thin: ThinFlow,
+    shares: Shares,
     counters: SenderCounters,
 }
 
@@ -136,6 +138,7 @@ impl FlowSender {
             spread_step: 0.0,
             carry: 0.5,
             thin: ThinFlow::default(),
+            shares: Shares::default(),
             counters: SenderCounters::default(),
         }
     }
@@ -174,7 +177,31 @@ impl FlowSender {
 
     /// Whether [`FlowSender::poll`] would give a packet.
     pub fn wants_to_send(&self) -> bool {
-        !self.queue.is_empty() || self.next_unsent < self.encoder.next().min(self.credit)
+        !self.queue.is_empty()
+            || self.next_unsent < self.encoder.next().min(self.credit)
+            || !self.shares.is_empty()
+    }
+
+    /// Octets of symbols that were not sent yet.
+    pub fn unsent_bytes(&self) -> usize {
+        let symbols = self.encoder.next() - self.next_unsent + self.shares.symbols();
+        symbols as usize * self.max_symbol_size
+    }
+
+    /// Packets are for this link from now on, one of several: a batch stays on one. `None`: there is
+    /// but one.
+    pub fn set_link(&mut self, link: Option<u64>) {
+        self.shares.set_link(link);
+    }
+
+    /// Whether symbols are set aside for this link.
+    pub fn has_share_of(&self, link: u64) -> bool {
+        self.shares.has_share_of(link)
+    }
+
+    /// What is set aside for this link is for any other.
+    pub fn release_share(&mut self, link: u64) {
+        self.shares.release(link);
     }
 
     /// Adds a symbol of up to `size` octets that `fill` writes; false if it wrote none.
@@ -200,7 +227,8 @@ impl FlowSender {
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
         out.clear();
-        let source_ready = self.next_unsent < self.encoder.next().min(self.credit);
+        let limit = self.encoder.next().min(self.credit);
+        let source_ready = self.next_unsent < limit || self.shares.has_any();
         let repair_due = self.urgent > 0 || !source_ready || self.spread >= 1.0;
         if repair_due && let Some(repair) = self.queue.pop_front() {
             self.spread = (self.spread - 1.0).max(0.0);
@@ -209,6 +237,9 @@ impl FlowSender {
         if !source_ready {
             return None;
         }
+        if self.shares.is_divided() {
+            return self.poll_share(now, path, more, out);
+        }
         let number = self.next_unsent;
         let kind = self.send_source(number, out)?;
         self.next_unsent += 1;
@@ -216,6 +247,38 @@ impl FlowSender {
         self.thin.on_symbol(now);
         self.grow_cell(now, number, path, more);
         Some(kind)
+    }
+
+    /// The next symbol of the share of the link at hand; a new share is the rest of a batch.
+    fn poll_share(
+        &mut self,
+        now: Timestamp,
+        path: &PathView,
+        more: bool,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        loop {
+            let limit = self.encoder.next().min(self.credit);
+            let Some(number) = self.shares.next() else {
+                let first = self.next_unsent;
+                let end = limit.min((first / MIN_CELL + 1) * MIN_CELL);
+                if first >= end {
+                    return None;
+                }
+                self.shares.take(first, end);
+                for number in first..end {
+                    self.next_unsent = number + 1;
+                    self.thin.on_symbol(now);
+                    self.grow_cell(now, number, path, more);
+                }
+                continue;
+            };
+            // It may have been decoded from repairs before it was sent.
+            if let Some(kind) = self.send_source(number, out) {
+                self.spread += self.spread_step;
+                return Some(kind);
+            }
+        }
     }
 
     fn send_source(&mut self, number: u64, out: &mut Vec<u8>) -> Option<PacketKind> {

@@ -242,18 +242,16 @@ impl Relay {
         }
         if !here {
             // Nothing goes back where it came from.
-            match self.routes(key.destination).find(|&next| next != link) {
-                None => {
-                    let goes_back = self.routes(key.destination).next().is_some();
-                    *(if goes_back { &mut self.stats.looped } else { &mut self.stats.unroutable }) +=
-                        1;
-                    return None;
-                }
-                Some(_) if header.hop_limit == 0 => {
-                    self.stats.hop_limit += 1;
-                    return None;
-                }
-                Some(_) => {}
+            let goes_on = self.routes(key.destination).any(|next| next != link);
+            if !goes_on {
+                let goes_back = self.routes(key.destination).next().is_some();
+                self.stats.looped += u64::from(goes_back);
+                self.stats.unroutable += u64::from(!goes_back);
+                return None;
+            }
+            if header.hop_limit == 0 {
+                self.stats.hop_limit += 1;
+                return None;
             }
         }
         if !self.open_flow(now, key) {
@@ -414,7 +412,7 @@ impl Relay {
             return true;
         }
         let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit };
-        if let Some(way) = self.choose(key, space, batch) {
+        if let Some(way) = self.choose(key, space, batch, link) {
             self.add(now, key, way, &coded);
         }
         false
@@ -423,9 +421,8 @@ impl Relay {
     fn forward_plainly(&mut self, key: FlowKey, kind: PacketKind, hop_limit: u8, payload: &[u8]) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
         let needs: u64 = flow.ways.values().map(Outbound::needs).sum();
-        let limit = needs.LEAST_FLOW_BYTES as u64,
-            self.config.flow_bytes.max(LEAST_FLOW_BYTES) as u64,
-        );
+        let most = self.config.flow_bytes.max(LEAST_FLOW_BYTES) as u64;
+        let limit = needs.clamp(LEAST_FLOW_BYTES as u64, most);
         let held: usize = flow.plain.iter().map(|(_, _, octets)| octets.len()).sum();
         let bytes = held + payload.len();
         if bytes as u64 > limit || self.bytes + payload.len() > self.config.total_bytes {
@@ -458,8 +455,8 @@ impl Relay {
         let ways = flow.ways.len().max(1);
         let Some(way) = flow.ways.get_mut(&link) else { return };
         let others = self.bytes - way.bytes();
-        let limit = allowance(&self.config, way, ways)
-            .min(self.config.total_bytes.saturating_sub(others));
+        let limit =
+            allowance(&self.config, way, ways).min(self.config.total_bytes.saturating_sub(others));
         way.shed(limit, &mut self.stats);
         self.bytes = others + way.bytes();
     }

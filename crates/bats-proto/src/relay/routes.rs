@@ -139,6 +139,12 @@ impl Relay {
         backlog as f64 >= rate * ahead
     }
 
+    /// Whether a link was heard of late.
+    #[must_use]
+    pub fn is_alive(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|state| state.view.alive)
+    }
+
     /// How a link looks now.
     pub fn set_view(&mut self, now: Timestamp, link: LinkId, view: &LinkView) {
         let Some(state) = self.links.get_mut(&link) else { return };
@@ -245,8 +251,14 @@ impl Relay {
     }
 
     /// The link that a packet of this batch leaves by: the one that has others of the batch, or the one
-    /// by which it comes to the next node first.
-    pub(super) fn choose(&self, key: FlowKey, space: Space, batch: u64) -> Option<LinkId> {
+    /// by which it comes to the next node first. It came `from` a link that it does not go back over.
+    pub(super) fn choose(
+        &self,
+        key: FlowKey,
+        space: Space,
+        batch: u64,
+        from: LinkId,
+    ) -> Option<LinkId> {
         let flow = self.flows.get(&key)?;
         if flow.ways.len() <= 1 {
             return flow.ways.keys().next().copied();
@@ -263,6 +275,7 @@ impl Relay {
             let wait = Duration::from_secs_f64(queued as f64 / view.rate.max(1) as f64);
             Some((!view.alive, wait.saturating_add(view.smoothed_rtt / 2), *link))
         };
-        flow.ways.iter().filter_map(cost).min().map(|(_, _, link)| link)
+        let others = flow.ways.iter().filter(|(link, _)| **link != from);
+        others.filter_map(cost).min().map(|(_, _, link)| link)
     }
 }
