@@ -180,7 +180,17 @@ impl Hops {
 impl HopsOutcome {
     /// Mbit/s that became deliverable from the second third of the run on.
     pub fn goodput(&self) -> f64 {
-        let from = self.delivered.len() / 3;
+        self.goodput_from(self.delivered.len() / 3)
+    }
+
+    /// Longest time in which nothing became deliverable, in steps of [`Hops::SAMPLE`].
+    pub fn longest_gap(&self) -> Duration {
+        let runs = self.delivered.chunk_by(|a, b| a == b).map(<[u64]>::len);
+        Hops::SAMPLE * (runs.max().unwrap_or(1) as u32 - 1)
+    }
+
+    /// Mbit/s that became deliverable from this sample on.
+    pub fn goodput_from(&self, from: usize) -> f64 {
         let (Some(first), Some(last)) = (self.delivered.get(from), self.delivered.last()) else {
             return 0.0;
         };

@@ -12,6 +12,7 @@ pub mod line;
 pub mod matrix;
 pub mod messages;
 pub mod network;
+pub mod paths;
 pub mod record;
 pub mod shared;
 pub mod swarm;

@@ -31,6 +31,9 @@ enum Command {
     /// Bulk transfer across relays, for numbers of hops and losses
     #[command(after_long_help = commands::hops::LEGEND)]
     Hops(commands::hops::HopsArguments),
+    /// Bulk transfer over several ways at once, some of which end
+    #[command(after_long_help = commands::paths::LEGEND)]
+    Paths(commands::paths::PathsArguments),
     /// One cell of the matrix, with the state of the sender over time
     #[command(after_long_help = table::LEGEND)]
     Run(Run),
@@ -202,6 +205,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Matrix(arguments) => matrix(&arguments),
         Command::Hops(arguments) => commands::hops::run(&arguments),
+        Command::Paths(arguments) => commands::paths::run(&arguments),
         Command::Run(arguments) => run(&arguments),
         Command::Btp(arguments) => commands::btp::run(&arguments),
         Command::Messages(arguments) => commands::messages::run(&arguments),

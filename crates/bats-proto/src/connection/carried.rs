@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
-use super::Connection;
+use super::{Connection, MAX_ACK_DELAY};
 use crate::crypto::SymbolKeys;
 use crate::flow::PathView;
 use crate::relay::{LinkView, WayView};
@@ -27,6 +27,8 @@ const MAX_ARRIVED: usize = 256;
 const MAX_EARLY: usize = 64;
 /// Probe time-outs in a row after which a link counts as silent.
 const SILENT_PROBES: u32 = 2;
+/// Probe time-outs without an answer after which it does, too.
+const SILENT_TIMEOUTS: u32 = 3;
 /// Round trips between the ends for which gaps are left to the relays, and a share of a second.
 const PATIENCE_RTTS: f64 = 2.5;
 const LEAST_PATIENCE: Duration = Duration::from_millis(50);
@@ -200,16 +202,24 @@ impl Connection {
     }
 
     /// How this link looks to the relay.
-    pub(crate) fn link_view(&self) -> LinkView {
+    pub(crate) fn link_view(&self, now: Timestamp) -> LinkView {
         LinkView {
             rate: self.controller.bandwidth(),
             smoothed_rtt: self.rtt.smoothed(),
             min_rtt: self.rtt.min(),
-            alive: self.probe_count < SILENT_PROBES,
+            alive: self.is_heard(now),
             loss: self.sent.loss.estimate(),
             burst_factor: self.sent.loss.burst_factor(),
             packet: u64::from(self.mtu.current()),
         }
+    }
+
+    /// Whether the other end answers, as far as it is asked. Who sends all the time never sees a probe
+    /// time-out: for that there is the time since the first packet that has had no answer.
+    fn is_heard(&self, now: Timestamp) -> bool {
+        let patience = self.rtt.probe_timeout(MAX_ACK_DELAY) * SILENT_TIMEOUTS;
+        self.probe_count < SILENT_PROBES
+            && self.unanswered_since.is_none_or(|since| since + patience > now)
     }
 
     /// The flow that this session sends, if it is a carried one.
@@ -324,7 +334,11 @@ impl Connection {
         slowest: Duration,
     ) {
         let Some(carried) = &mut self.carried else { return };
-        carried.slowest_inbound = slowest;
+        if carried.slowest_inbound != slowest {
+            carried.slowest_inbound = slowest;
+            self.update_patience();
+        }
+        let Some(carried) = &mut self.carried else { return };
         if !self.state.is_established() {
             if self.state.is_handshaking() && carried.early.len() < MAX_EARLY {
                 carried.early.push((kind, payload.to_vec()));

@@ -158,6 +158,8 @@ pub(crate) struct Connection {
     control: PendingControl,
     deadlines: Deadlines,
     probe_count: u32,
+    /// When the first packet that no acknowledgement has followed was sent.
+    unanswered_since: Option<Timestamp>,
     /// Packets that may leave now regardless of window and pacing.
     probes_allowed: u32,
     /// Datagrams that came after the connection was closed here.

@@ -368,6 +368,7 @@ impl Connection {
             });
         }
         self.probe_count = 0;
+        self.unanswered_since = self.sent.expects_ack().then_some(now);
         self.arm_probe(now);
     }
 

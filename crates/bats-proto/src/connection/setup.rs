@@ -142,6 +142,7 @@ impl Connection {
             control: PendingControl::default(),
             deadlines: Deadlines { idle: Some(now + idle_timeout), ..Deadlines::default() },
             probe_count: 0,
+            unanswered_since: None,
             probes_allowed: 0,
             heard_since_close: 0,
             last_received_at: now,

@@ -210,6 +210,7 @@ impl Connection {
         // Acknowledgements count, too: the octets of a round are those of all packets.
         self.controller.on_sent(now, size as u64, self.sent.bytes_in_flight());
         if ack_eliciting {
+            self.unanswered_since.get_or_insert(now);
             self.arm_probe(now);
         }
     }
@@ -435,7 +436,7 @@ impl Connection {
         carriage: &mut Option<&mut dyn Carriage>,
     ) -> Option<(PacketKind, bool)> {
         let carriage = carriage.as_mut()?;
-        let (view, number) = (self.link_view(), self.sent.peek_next());
+        let (view, number) = (self.link_view(now), self.sent.peek_next());
         let kind = carriage.pull(now, &view, number, &mut self.scratch);
         self.carriage.ready &= kind.is_some();
         kind.map(|kind| (kind, true))

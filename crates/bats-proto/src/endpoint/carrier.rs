@@ -345,7 +345,7 @@ impl Endpoint {
         if !link.is_admitted() {
             return;
         }
-        let (id, view) = (LinkId(handle.0), link.link_view());
+        let (id, view) = (LinkId(handle.0), link.link_view(now));
         if carrier.relay.is_alive(id) == view.alive {
             return;
         }
@@ -412,7 +412,7 @@ impl Endpoint {
             return;
         }
         let id = LinkId(handle.0);
-        let view = link.link_view();
+        let view = link.link_view(now);
         while let Some(arrived) = link.pop_arrived() {
             match arrived {
                 Arrived::Report(report) => carrier.relay.on_report(now, id, &view, &report),

@@ -379,9 +379,10 @@ fn an_idle_relay_adds_no_delay_and_makes_up_for_losses_after_two_milliseconds() 
     }
     assert_eq!(relay.pop_ready(), Some(LINK_UP), "a report");
     assert_eq!(relay.pop_ready(), Some(LINK_DOWN));
-    assert!(pull(&mut relay, close, &view, 2).is_some(), "one for one");
-    assert!(pull(&mut relay, close, &view, 3).is_none());
-    assert_eq!((relay.stats().forwarded, relay.stats().extras), (1, 1));
+    assert!(pull(&mut relay, close, &view, 2).is_some(), "two for one");
+    assert!(pull(&mut relay, close, &view, 3).is_some());
+    assert!(pull(&mut relay, close, &view, 4).is_none());
+    assert_eq!((relay.stats().forwarded, relay.stats().extras), (1, 2));
 }
 
 /// A neighbour that never has enough gets no more than so many combinations of a batch.
@@ -571,5 +572,86 @@ proptest! {
             relay.handle_timeout(now);
         }
         assert_eq!((relay.flows.len(), relay.bytes), (0, 0));
+    }
+}
+
+fn view(rate: u64, rtt: u64) -> LinkView {
+    let rtt = Duration::from_millis(rtt);
+    LinkView { rate, smoothed_rtt: rtt, min_rtt: rtt, ..LinkView::default() }
+}
+
+#[test]
+fn a_detour_is_worth_it_for_a_long_queue_only() {
+    let now = Timestamp::from_millis(1);
+    let mut relay = Relay::new(RelayConfig::new(NodeId(1)), 1);
+    for (link, rate, rtt) in [(LINK_UP, 1_000_000, 200), (LINK_DOWN, 10_000_000, 20)] {
+        relay.add_link(link, true);
+        relay.set_view(now, link, &view(rate, rtt));
+        assert!(relay.add_route(now, KEY.destination, link));
+    }
+    assert_eq!(relay.route(KEY.destination), Some(LINK_DOWN), "the fastest");
+    let way = relay.way(KEY.destination);
+    assert_eq!((way.links, way.rate, way.slowest.as_millis()), (2, 11_000_000, 200));
+    // 90 ms of the fast link's 10 MB/s.
+    assert!(!relay.is_worthwhile(KEY.destination, LINK_UP, 899_999));
+    assert!(relay.is_worthwhile(KEY.destination, LINK_UP, 900_000));
+    assert!(relay.is_worthwhile(KEY.destination, LINK_DOWN, 0));
+    // A silent link is left out, and the other is the fastest then.
+    relay.set_view(now, LINK_DOWN, &LinkView { alive: false, ..view(10_000_000, 20) });
+    assert!(relay.is_worthwhile(KEY.destination, LINK_UP, 0));
+    assert!(!relay.is_worthwhile(KEY.destination, LINK_DOWN, u64::MAX));
+    assert_eq!(relay.route(KEY.destination), Some(LINK_UP));
+    assert_eq!(relay.way(KEY.destination).links, 1);
+}
+
+#[test]
+fn there_is_a_limit_to_links_used_together() {
+    let now = Timestamp::from_millis(1);
+    let mut relay = Relay::new(RelayConfig::new(NodeId(1)), 1);
+    for link in 0..=MAX_WAYS as u64 {
+        relay.add_link(LinkId(link), true);
+        assert_eq!(relay.add_route(now, KEY.destination, LinkId(link)), link < MAX_WAYS as u64);
+    }
+    assert!(relay.add_route(now, KEY.destination, LinkId(0)), "it is one of them already");
+    relay.remove_route(now, KEY.destination, LinkId(0));
+    assert!(relay.add_route(now, KEY.destination, LinkId(MAX_WAYS as u64)));
+    assert_eq!(relay.routes(KEY.destination).count(), MAX_WAYS);
+}
+
+/// What waits for a link that falls silent, or goes, leaves by the other; memory is accounted for.
+#[test]
+fn what_a_link_has_not_brought_over_moves_to_another() {
+    for goes in [false, true] {
+        let now = Timestamp::from_millis(1);
+        let mut relay = Relay::new(RelayConfig::new(NodeId(0)), 1);
+        for link in [LINK_UP, LINK_DOWN] {
+            relay.add_link(link, true);
+            relay.set_view(now, link, &view(10_000_000, 20));
+            assert!(relay.add_route(now, KEY.destination, link));
+        }
+        for number in 0..5 {
+            let mut packet = vec![0; 4];
+            SourceHeader::new(number).encode(&mut Writer::new(&mut packet)).unwrap();
+            packet.extend(symbol(number));
+            relay.send_coded(now, KEY, LINK_UP, PacketKind::Source, &packet);
+        }
+        let held = relay.stats().bytes_held;
+        let mut out = Vec::new();
+        let seen = view(10_000_000, 20);
+        assert!(relay.pull(now, LINK_UP, &seen, 1, &mut out).is_some(), "sent, and lost");
+        assert!(relay.pull(now, LINK_DOWN, &seen, 1, &mut out).is_none());
+        if goes {
+            relay.remove_link(now, LINK_UP);
+        } else {
+            relay.set_view(now, LINK_UP, &LinkView { alive: false, ..seen });
+        }
+        assert_eq!(relay.stats().bytes_held, held);
+        let mut forwarded = 0;
+        for number in 2..20 {
+            forwarded += u64::from(relay.pull(now, LINK_DOWN, &seen, number, &mut out).is_some());
+        }
+        assert_eq!(forwarded, 5, "all five, the one under way among them");
+        relay.handle_timeout(now + Duration::from_secs(400));
+        assert_eq!(relay.stats().bytes_held, 0);
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod fairness;
 pub(crate) mod faults;
 pub(crate) mod hops;
 pub(crate) mod messages;
+pub(crate) mod paths;
 pub(crate) mod swarm;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
