@@ -48,6 +48,23 @@ fn table_32(_: u32) -> DegreeDistribution {
     DegreeDistribution::table(Table::M32FourHops)
 }
 
+fn recommended(k: u32, batch_size: usize, precode: bool) -> DegreeDistribution {
+    let inner = InnerCode::new(batch_size, Field::Octet).expect("in the table");
+    DegreeDistribution::recommended(inner, k, precode)
+}
+
+fn recommended_16(k: u32) -> DegreeDistribution {
+    recommended(k, 16, false)
+}
+
+fn recommended_16_with_precode(k: u32) -> DegreeDistribution {
+    recommended(k, 16, true)
+}
+
+fn recommended_32(k: u32) -> DegreeDistribution {
+    recommended(k, 32, false)
+}
+
 /// The rows of the table, and what this crate recommends.
 pub(crate) const CASES: &[Case] = &[
     Case {
@@ -123,17 +140,12 @@ pub(crate) const CASES: &[Case] = &[
         loss_percent: 20,
         ..ONE_HOP
     },
-    Case {
-        name: "K=1024 recommended",
-        source_packets: 1024,
-        degrees: |k| DegreeDistribution::recommended(16, k, false),
-        ..ONE_HOP
-    },
+    Case { name: "K=1024 recommended", source_packets: 1024, degrees: recommended_16, ..ONE_HOP },
     Case {
         name: "K=1600 M=32 4 hops recommended",
         source_packets: 1600,
         batch_size: 32,
-        degrees: |k| DegreeDistribution::recommended(32, k, false),
+        degrees: recommended_32,
         hops: 4,
         loss_percent: 20,
         ..ONE_HOP
@@ -141,7 +153,7 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "K=2500 recommended, precode",
         source_packets: 2500,
-        degrees: |k| DegreeDistribution::recommended(16, k, true),
+        degrees: recommended_16_with_precode,
         precode: true,
         ..ONE_HOP
     },

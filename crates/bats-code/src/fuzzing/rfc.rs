@@ -92,7 +92,7 @@ fn code(script: &mut Script<'_>) -> (OuterCode, usize) {
     let degree = |octet: usize| 1 + octet as u32 % (k + 3);
     let degrees = match shape >> 3 & 3 {
         0 => DegreeDistribution::dense(k),
-        1 => DegreeDistribution::recommended(inner.batch_size(), k, true),
+        1 => DegreeDistribution::recommended(inner, k, true),
         _ => {
             let pairs: Vec<(u32, u32)> =
                 (0..3).map(|_| (degree(script.next()), 1 + script.next() as u32)).collect();

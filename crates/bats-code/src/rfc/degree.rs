@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::parameters::ParameterError;
+use super::parameters::{InnerCode, ParameterError};
 use super::tables::Table;
 use super::tinymt32::TinyMt32;
 
@@ -79,7 +79,8 @@ impl DegreeDistribution {
         Self::scaled(table, 1, 1, (4, 1), Some(source_packets / 2))
     }
 
-    /// What to use when nothing better is known.
+    /// What to use when nothing better is known. Of the inner code only M counts; K is cut to 1 to
+    /// [`MAX_DEGREE`].
     ///
     /// Without a precode: dense for K up to [`MAX_DENSE`]; else a table and degree K/2 in the
     /// proportion that makes the mean degree M ln(20 K), with which 0.05 source packets remain in
@@ -92,7 +93,8 @@ impl DegreeDistribution {
     /// 32 with its degrees scaled by the ratio of the batch sizes as well, because the optimal
     /// degrees grow like M.
     #[must_use]
-    pub fn recommended(batch_size: usize, source_packets: u32, precode: bool) -> Self {
+    pub fn recommended(inner: InnerCode, source_packets: u32, precode: bool) -> Self {
+        let batch_size = inner.batch_size();
         let k = source_packets.clamp(1, MAX_DEGREE);
         if k <= MAX_DENSE && !precode {
             return Self::dense(k);
@@ -204,13 +206,18 @@ mod tests {
         }
     }
 
+    /// An inner code of this M.
+    fn inner(m: usize) -> InnerCode {
+        InnerCode::all().find(|inner| inner.batch_size() == m).unwrap()
+    }
+
     #[test]
     fn every_recommendation_is_valid() {
-        for m in [4, 8, 16, 32, 64, 128] {
+        for m in InnerCode::all() {
             for k in (1..3000).chain((3000..=65_535).step_by(997)).chain([65_535]) {
                 for precode in [false, true] {
                     let degrees = DegreeDistribution::recommended(m, k, precode);
-                    assert_ne!(degrees, DegreeDistribution::dense(MAX_DEGREE), "{m} {k}");
+                    assert_ne!(degrees, DegreeDistribution::dense(MAX_DEGREE), "{m:?} {k}");
                 }
             }
         }
@@ -236,7 +243,7 @@ mod tests {
 
     #[test]
     fn recommendations_have_the_documented_means() {
-        let mean = |m, k, precode| DegreeDistribution::recommended(m, k, precode).mean(k);
+        let mean = |m, k, precode| DegreeDistribution::recommended(inner(m), k, precode).mean(k);
         for (m, k) in [(16, 1024), (16, 65_535), (32, 1600), (128, 5000), (4, 513), (64, 3000)] {
             let needed = m as f64 * (20.0 * f64::from(k)).ln();
             let mean = mean(m, k, false);
@@ -248,6 +255,11 @@ mod tests {
         assert!((mean(128, 8000, true) - 6.0 * 93.8).abs() < 1.0);
         assert!((mean(4, 8000, true) - 18.7).abs() < 1.0);
         assert!((mean(8, 1, false) - 1.0).abs() < 1e-9);
+        // K is cut to what a distribution can name.
+        for (k, cut) in [(0, 1), (u32::MAX, MAX_DEGREE)] {
+            let recommended = |k| DegreeDistribution::recommended(inner(16), k, false);
+            assert_eq!(recommended(k), recommended(cut));
+        }
         let mean = |table, k| DegreeDistribution::mixture(table, k).mean(k);
         assert!((mean(Table::M16OneHop, 1024) - (0.8 * 58.5 + 0.2 * 512.0)).abs() < 0.1);
         assert!((mean(Table::M32FourHops, 2048) - (0.8 * 93.8 + 0.2 * 1024.0)).abs() < 0.1);

@@ -99,7 +99,7 @@ impl OuterCode {
     /// # Errors
     /// As [`OuterCode::new`].
     pub fn recommended(source_packets: u32, inner: InnerCode) -> Result<Self, ParameterError> {
-        let degrees = DegreeDistribution::recommended(inner.batch_size(), source_packets, false);
+        let degrees = DegreeDistribution::recommended(inner, source_packets, false);
         Self::new(source_packets, inner, degrees)
     }
 
@@ -290,7 +290,7 @@ mod tests {
     fn batches_together_are_batches_alone() {
         let inner = InnerCode::new(32, Field::Octet).unwrap();
         for precode in [false, true] {
-            let degrees = DegreeDistribution::recommended(32, 700, precode);
+            let degrees = DegreeDistribution::recommended(inner, 700, precode);
             let code = OuterCode::new(700, inner, degrees).unwrap();
             let code = if precode { code.with_precode() } else { code };
             let ids = [0, 1, 77, u32::MAX];

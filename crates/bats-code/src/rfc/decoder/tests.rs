@@ -123,7 +123,7 @@ fn mixtures_need_few_packets_beyond_k() {
 #[test]
 fn a_precode_recovers_the_last_packets() {
     let inner = InnerCode::new(16, Field::Octet).unwrap();
-    let degrees = DegreeDistribution::recommended(16, 2500, true);
+    let degrees = DegreeDistribution::recommended(inner, 2500, true);
     let code = OuterCode::new(2500, inner, degrees).unwrap().with_precode();
     assert!(transfer(code, 8, 10, false) <= 40);
 }
@@ -138,7 +138,7 @@ fn degrees_of_one_and_two_work_by_belief_propagation() {
 #[test]
 fn largest_k_with_a_precode() {
     let inner = InnerCode::new(32, Field::Octet).unwrap();
-    let degrees = DegreeDistribution::recommended(32, 65_535, true);
+    let degrees = DegreeDistribution::recommended(inner, 65_535, true);
     let code = OuterCode::new(65_535, inner, degrees).unwrap().with_precode();
     let overhead = transfer(code, 1, 5, false);
     assert!(overhead < 600, "{overhead}");
