@@ -167,7 +167,7 @@ impl DegreeDistribution {
 }
 
 /// 256 ln x for x of at least 1, within 18; in integers, because both ends must get the same.
-fn ln_256(x: u32) -> u32 {
+pub(super) fn ln_256(x: u32) -> u32 {
     let exponent = x.ilog2();
     // Linear between powers of two.
     let fraction = ((u64::from(x) << 8) >> exponent) as u32 - 256;

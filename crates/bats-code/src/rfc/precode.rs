@@ -105,6 +105,14 @@ impl Precode {
         }
     }
 
+    /// No fewer than the packets in all equations together.
+    pub(crate) fn members_bound(&self) -> usize {
+        // Three checks of a source packet, itself and two inactive ones in a check, and all packets
+        // in the high-density checks, which are one group.
+        let [k, l] = [self.source_packets, self.low_density].map(|count| count as usize);
+        (3 * k).saturating_add(3 * l).saturating_add(self.intermediate_packets() as usize)
+    }
+
     /// The equations between intermediate packets: each batch has as many columns as it gives
     /// equations, and all its coded packets are zero. Low-density checks first, one each; then all
     /// high-density checks in one.
@@ -189,6 +197,8 @@ mod tests {
                 assert!(distinct.iter().all(|i| known.contains(i) != (*i == own)));
             }
             known.extend(outside..outside + precode.low_density);
+            let members: usize = constraints.iter().map(Batch::degree).sum();
+            assert!(members <= precode.members_bound(), "{k}: {members}");
             let dense = constraints.last().unwrap();
             for check in 0..precode.high_density as usize {
                 let row = dense.generator(check);

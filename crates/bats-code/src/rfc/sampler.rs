@@ -146,6 +146,13 @@ impl OuterCode {
         self.precode.as_ref().map_or(self.source_packets, Precode::sampled_packets)
     }
 
+    /// The degrees that batches have, with their weights; a degree may stand there more than once.
+    pub(super) fn degree_weights(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let (population, extra) =
+            (self.population(), self.precode.as_ref().map_or(0, Precode::extra_degree));
+        self.degrees.pairs().map(move |(degree, weight)| (degree.min(population) + extra, weight))
+    }
+
     /// d of a batch. Costs about 30 ns.
     #[must_use]
     pub fn degree(&self, batch_id: u32) -> u32 {
