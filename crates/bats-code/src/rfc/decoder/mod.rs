@@ -488,8 +488,8 @@ fn scratch_bytes(equations: usize, degree: usize, inactive: usize) -> usize {
     total([
         // Coefficients as they are, sorted, transformed, with the identity behind, and selected.
         Matrix::size(lines, width).saturating_mul(6),
-        // Lists of rows, columns and positions.
-        width.saturating_add(lines).saturating_mul(8 * size_of::<usize>()),
+        // Lists of rows, columns and positions: eight at most, of words.
+        width.saturating_add(lines).saturating_mul(64),
     ])
 }
 
