@@ -27,7 +27,7 @@ const RFC_T: usize = 704;
 /// An encoder of that block with M = 16, and the length of its packets.
 fn rfc_encoder() -> Option<(Encoder, usize)> {
     let inner = InnerCode::new(16, Field::Octet).ok()?;
-    let degrees = DegreeDistribution::recommended(16, RFC_K as u32, true);
+    let degrees = DegreeDistribution::recommended(inner, RFC_K as u32, true);
     let code = OuterCode::new(RFC_K as u32, inner, degrees).ok()?.with_precode();
     let data: Vec<u8> = (0..RFC_K * RFC_T - 1).map(|x| (x * 7 + x / 1000) as u8).collect();
     let encoder = Encoder::new(BatchCache::new(code, 1 << 24), &data, RFC_T).ok()?;

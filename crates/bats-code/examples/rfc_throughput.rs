@@ -173,7 +173,7 @@ fn main() {
     let code = |k, inner, degrees| OuterCode::new(k, inner, degrees).expect("K");
     let mixture = DegreeDistribution::mixture(Table::M32FourHops, 1600);
     let precode = |k, inner: InnerCode| {
-        let degrees = DegreeDistribution::recommended(inner.batch_size(), k, true);
+        let degrees = DegreeDistribution::recommended(inner, k, true);
         code(k, inner, degrees).with_precode()
     };
     let recommended = |k, inner| OuterCode::recommended(k, inner).expect("K");

@@ -20,7 +20,7 @@ const MAX_SYMBOL_SIZE: usize = 150;
 const SEED: u64 = 0x5eed;
 
 /// Which symbols follow from the equations so far: row by row elimination, nothing clever.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct NaiveDecoder {
     rows: Vec<Vec<u8>>,
 }

@@ -7,7 +7,7 @@ use crate::BATCH_SIZE;
 use crate::gf256;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::{ALIGNMENT, AlignedRow, RowPool, padded_length};
-use crate::stream::coefficients;
+use crate::stream::{MAX_SYMBOL_SIZE, coefficients};
 
 /// A coefficient vector: the packet is `sum of vector[i] * coded packet i` of the batch.
 pub type CoefficientVector = [u8; BATCH_SIZE];
@@ -107,7 +107,8 @@ impl Basis {
 }
 
 impl Recoder {
-    /// A recoder for one batch whose payloads have at most `max_payload` octets.
+    /// A recoder for one batch whose payloads have at most `max_payload` octets, 1 to
+    /// [`MAX_SYMBOL_SIZE`] (cut to that).
     #[must_use]
     pub fn new(max_payload: usize) -> Self {
         Self::with_kernel(max_payload, Kernel::active())
@@ -116,7 +117,7 @@ impl Recoder {
     /// As [`Recoder::new`], with a kernel of the caller's choice.
     #[must_use]
     pub fn with_kernel(max_payload: usize, kernel: Kernel) -> Self {
-        let max_payload = max_payload.max(1);
+        let max_payload = max_payload.clamp(1, MAX_SYMBOL_SIZE);
         let longest_row = ALIGNMENT + max_payload;
         Self {
             kernel,
@@ -336,6 +337,18 @@ mod tests {
         second.clear();
         assert_eq!(second.rank(), 0);
         assert!(second.push(&vector, &payload));
+    }
+
+    /// A length from somebody's configuration: neither an overflow nor more room than a symbol has.
+    #[test]
+    fn payloads_are_no_longer_than_a_symbol() {
+        for max_payload in [MAX_SYMBOL_SIZE, MAX_SYMBOL_SIZE + 1, usize::MAX - 1, usize::MAX] {
+            let mut recoder = Recoder::new(max_payload);
+            assert!(!recoder.push(&[1; BATCH_SIZE], &[1; MAX_SYMBOL_SIZE + 1]));
+            assert!(recoder.push(&[1; BATCH_SIZE], &[1; MAX_SYMBOL_SIZE]));
+        }
+        let mut recoder = Recoder::new(0);
+        assert!(recoder.push(&[1; BATCH_SIZE], &[1]), "0 is cut to 1");
     }
 
     #[test]

@@ -37,6 +37,12 @@ fn main() -> ExitCode {
                     continue;
                 }
                 if wanted.is_empty() && count > scheme.largest() {
+                    // A row that is missing without a word looks like a scheme that cannot.
+                    println!(
+                        "{0:<20} {count:>5} {loss:>6}  SKIPPED above K = {1}; `-- {0}` runs it",
+                        scheme.name(),
+                        scheme.largest()
+                    );
                     continue;
                 }
                 let Figures { encode, decode, extra } =

@@ -38,7 +38,7 @@ fn send(data: &[u8], links: &mut [Link]) -> Result<(Vec<u8>, usize), Box<dyn Err
     let k = source_packets(data.len() as u64, PACKET_SIZE)?;
     // Large blocks take the precode, which both ends know by the rule written here.
     let precode = k > 2000;
-    let code = OuterCode::new(k, inner, DegreeDistribution::recommended(m, k, precode))?;
+    let code = OuterCode::new(k, inner, DegreeDistribution::recommended(inner, k, precode))?;
     let code = if precode { code.with_precode() } else { code };
 
     // The three parties share M, q and T; source and destination K and DD as well.

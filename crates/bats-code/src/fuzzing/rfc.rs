@@ -5,12 +5,12 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::add_multiple;
+use super::{NaiveDecoder, add_multiple};
 use crate::gf256;
 use crate::kernel::Kernel;
 use crate::rfc::{
     BatchCache, DecodeError, Decoder, DegreeDistribution, Encoder, InnerCode, Limits, OuterCode,
-    PacketHeader, Progress, Reception, Recoder, SessionParameters,
+    PacketHeader, Progress, Reception, RecodeError, Recoder, SessionParameters,
 };
 
 /// Textbook elimination: reduced echelon form of all lines, coefficients and payload together.
@@ -92,7 +92,7 @@ fn code(script: &mut Script<'_>) -> (OuterCode, usize) {
     let degree = |octet: usize| 1 + octet as u32 % (k + 3);
     let degrees = match shape >> 3 & 3 {
         0 => DegreeDistribution::dense(k),
-        1 => DegreeDistribution::recommended(inner.batch_size(), k, true),
+        1 => DegreeDistribution::recommended(inner, k, true),
         _ => {
             let pairs: Vec<(u32, u32)> =
                 (0..3).map(|_| (degree(script.next()), 1 + script.next() as u32)).collect();
@@ -107,14 +107,10 @@ fn code(script: &mut Script<'_>) -> (OuterCode, usize) {
 /// What a packet says: coefficients of all intermediate packets, then its data.
 fn line_of(code: &OuterCode, batch_id: u32, packet: &[u8]) -> Vec<u8> {
     let inner = code.inner_code();
-    let (vector, data) = packet.split_at(inner.vector_len());
+    let data = &packet[inner.vector_len()..];
     let batch = code.batch(batch_id);
     let mut line = vec![0; code.intermediate_packets() as usize];
-    for column in 0..inner.batch_size() {
-        let factor = match inner.field().order() {
-            2 => vector[column / 8] >> (7 - column % 8) & 1,
-            _ => vector[column],
-        };
+    for (column, factor) in expanded(inner, packet).into_iter().enumerate() {
         for (&index, &coefficient) in batch.indices().iter().zip(batch.generator(column)) {
             line[index as usize] ^= gf256::mul(factor, coefficient);
         }
@@ -154,6 +150,8 @@ pub fn block_run(kernel: Kernel, data: &[u8]) -> BlockReport {
     let mut decoder = Decoder::with_kernel(cache, packet_size, limits, kernel).expect("limits");
     let mut naive = naive_of(&code, packet_size);
     let mut relays: BTreeMap<usize, [Recoder; 2]> = BTreeMap::new();
+    let mut of_batches: BTreeMap<usize, NaiveDecoder> = BTreeMap::new();
+    let mut innovative: BTreeMap<usize, usize> = BTreeMap::new();
     let mut report = BlockReport::default();
     // Some scripts ask rarely, so that much arrives before the elimination.
     let patience = 1 + script.next() % 8 * 8;
@@ -187,13 +185,28 @@ pub fn block_run(kernel: Kernel, data: &[u8]) -> BlockReport {
             _ => continue,
         }
         let complete = report.complete;
+        let before = naive.rank();
         let reception = decoder.push(batch as u32, &packet).expect("within limits");
-        let raised = naive.push(line_of(&code, batch as u32, &packet));
+        let line = line_of(&code, batch as u32, &packet);
+        let raised_batch =
+            of_batches.entry(batch).or_default().push(line[..naive.unknowns].to_vec());
+        let raised = naive.push(line);
+        assert_eq!(naive.rank(), before + usize::from(raised));
+        // Innovative is what raises the rank of its batch: of what it says of packets where the
+        // batch has less than M of them, else of its vector, which may say the same twice.
+        let degree = code.degree(batch as u32) as usize;
         match reception {
-            Reception::Innovative => report.innovative += 1,
+            Reception::Innovative => {
+                report.innovative += 1;
+                let count = innovative.entry(batch).or_insert(0);
+                *count += 1;
+                assert!(*count <= m.min(degree), "{count} innovative packets of degree {degree}");
+                assert!(raised_batch || degree >= m, "innovative is what raises it");
+            }
             Reception::Redundant => {
                 report.redundant += 1;
                 assert!(!raised || complete, "what raises the rank is innovative");
+                assert!(!raised_batch || complete, "or the rank of its batch");
             }
         }
         turn += 1;
@@ -244,8 +257,69 @@ fn compare(decoder: &mut Decoder, naive: &NaiveBlock, code: &OuterCode, block: &
     }
 }
 
-/// Passes packets of one batch, and garbage, through a chain of recoders: ranks never rise, honest
-/// packets stay what their vectors say, nothing panics.
+/// A recoder beside what it must know.
+struct Hop {
+    recoder: Recoder,
+    /// The vectors taken: their rank is the recoder's.
+    vectors: NaiveDecoder,
+    rank: usize,
+    /// The packets held, vector and data: whatever is sent is a combination of them.
+    packets: NaiveDecoder,
+}
+
+impl Hop {
+    fn new(recoder: Recoder) -> Self {
+        let (vectors, packets) = (NaiveDecoder::default(), NaiveDecoder::default());
+        Self { recoder, vectors, rank: 0, packets }
+    }
+
+    fn clear(&mut self) {
+        self.recoder.clear();
+        (self.vectors, self.rank) = (NaiveDecoder::default(), 0);
+        self.packets = NaiveDecoder::default();
+        assert_eq!(self.recoder.received().count(), 0);
+    }
+
+    /// Takes a packet: it is innovative if and only if naive elimination says so.
+    fn push(&mut self, inner: InnerCode, packet: &[u8]) {
+        let vector = expanded(inner, packet);
+        let raised = self.recoder.push(packet).expect("length");
+        assert_eq!(raised, self.vectors.push(vector), "innovative or not");
+        self.rank += usize::from(raised);
+        assert_eq!(self.recoder.rank(), self.rank, "the rank does not fall");
+        assert!(self.rank <= inner.batch_size());
+        if raised {
+            assert_eq!(self.recoder.received().last(), Some(packet), "kept as received");
+            assert!(self.packets.push(packet_line(inner, packet)));
+        }
+        assert_eq!(self.recoder.received().count(), self.rank);
+    }
+
+    /// What was made of the packets held is in their span, and not nothing.
+    fn check(&self, inner: InnerCode, packet: &[u8]) {
+        let raised = self.packets.clone().push(packet_line(inner, packet));
+        assert!(!raised, "no combination of what was received");
+        assert!(expanded(inner, packet).iter().any(|&x| x != 0), "a zero vector");
+    }
+}
+
+/// The vector of a packet, one octet for each coefficient.
+fn expanded(inner: InnerCode, packet: &[u8]) -> Vec<u8> {
+    let order = inner.field().order();
+    let bit = |column: usize| packet[column / 8] >> (7 - column % 8) & 1;
+    (0..inner.batch_size()).map(|c| if order == 2 { bit(c) } else { packet[c] }).collect()
+}
+
+/// The vector in octets, and the data.
+fn packet_line(inner: InnerCode, packet: &[u8]) -> Vec<u8> {
+    let mut line = expanded(inner, packet);
+    line.extend_from_slice(&packet[inner.vector_len()..]);
+    line
+}
+
+/// Passes packets of one batch, and garbage, through a chain of recoders. Ranks are those of naive
+/// elimination, never fall, and do not rise from hop to hop; what is sent is a combination of what
+/// is held; honest packets stay what their vectors say; nothing panics.
 ///
 /// # Panics
 /// One of these is broken.
@@ -254,13 +328,14 @@ pub fn recoder_run(kernel: Kernel, data: &[u8]) -> usize {
     let inner = InnerCode::from_mq(script.next() as u8 & 7).expect("three bits");
     let (m, co) = (inner.batch_size(), inner.vector_len());
     let packet_size = 1 + script.next() % 100;
-    let mut chain: Vec<Recoder> = (0..3)
+    let mut chain: Vec<Hop> = (0..3)
         .map(|seed| Recoder::with_kernel(inner, packet_size, seed, kernel).expect("size"))
+        .map(Hop::new)
         .collect();
     let coded: Vec<Vec<u8>> = (0..m)
         .map(|column| (0..packet_size).map(|x| (x * 13 + column * 7 + x * column) as u8).collect())
         .collect();
-    let mut honest = true;
+    let (mut honest, mut cleared) = (true, false);
     let mut checked = 0;
     let mut packet = vec![0; co + packet_size];
     while !script.0.is_empty() {
@@ -275,52 +350,75 @@ pub fn recoder_run(kernel: Kernel, data: &[u8]) -> usize {
                     _ => packet[column] = 1,
                 }
                 packet[co..].copy_from_slice(&coded[column]);
-                let rank = chain[0].rank();
-                let raised = chain[0].push(&packet).expect("length");
-                assert_eq!(chain[0].rank(), rank + usize::from(raised));
+                chain[0].push(inner, &packet);
             }
             3 => {
                 honest = false;
                 packet.fill_with(|| script.next() as u8);
-                assert_eq!(chain[0].push(&packet[..value % packet.len()]).ok(), None);
-                chain[0].push(&packet).expect("length");
+                let short = &packet[..value % packet.len()];
+                assert_eq!(chain[0].recoder.push(short), Err(RecodeError::Length));
+                chain[0].push(inner, &packet);
             }
-            4 if kind > 250 => chain[hop % 3].clear(),
+            4 if kind > 230 => {
+                chain[hop % 3].clear();
+                cleared = true;
+            }
             5 => {
+                let hop = &chain[hop % 3];
+                // Now and then the right number of coefficients.
+                let count = if value & 1 == 0 { hop.rank } else { value % (m + 2) };
+                let mask = if inner.field().order() == 2 && value & 2 == 0 { 1 } else { 255 };
                 let coefficients: Vec<u8> =
-                    (0..value % (m + 2)).map(|_| script.next() as u8).collect();
-                // Mistakes are errors; what is none makes a packet.
-                let _ = chain[hop % 3].recode(&coefficients, &mut packet);
+                    (0..count).map(|_| script.next() as u8 & mask).collect();
+                check_recode(hop, inner, &coefficients, &mut packet);
             }
             _ => {
                 let hop = hop % 2;
-                if chain[hop].recode_random(&mut packet).is_err() {
-                    assert_eq!(chain[hop].rank(), 0);
+                if let Err(error) = chain[hop].recoder.recode_random(&mut packet) {
+                    assert_eq!((error, chain[hop].rank), (RecodeError::Empty, 0));
                     continue;
                 }
-                let from = chain[hop].rank();
-                chain[hop + 1].push(&packet).expect("length");
-                assert!(from <= m);
+                chain[hop].check(inner, &packet);
+                chain[hop + 1].push(inner, &packet);
                 if honest {
                     checked += 1;
                     check_sum(inner, &packet, &coded);
                 }
             }
         }
-        assert!(chain.iter().all(|recoder| recoder.rank() <= m));
-        assert!(chain.iter().all(|recoder| recoder.received().count() == recoder.rank()));
+        let ranks = || chain.iter().map(|hop| hop.rank);
+        assert!(cleared || ranks().is_sorted_by(|before, behind| before >= behind));
     }
     checked
 }
 
+/// Recodes with coefficients of the caller: mistakes are the errors that they are, what is none
+/// makes the sum.
+fn check_recode(hop: &Hop, inner: InnerCode, coefficients: &[u8], packet: &mut [u8]) {
+    let largest = inner.field().order() - 1;
+    let valid = coefficients.len() == hop.rank
+        && coefficients.iter().any(|&x| x != 0)
+        && coefficients.iter().all(|&x| u16::from(x) <= largest);
+    let expected = match (hop.rank, valid) {
+        (0, _) => Err(RecodeError::Empty),
+        (_, false) => Err(RecodeError::Coefficients),
+        (_, true) => Ok(()),
+    };
+    assert_eq!(hop.recoder.recode(coefficients, packet), expected);
+    if expected.is_ok() {
+        let mut sum = vec![0; packet.len()];
+        for (row, &factor) in hop.recoder.received().zip(coefficients) {
+            add_multiple(factor, row, &mut sum);
+        }
+        assert_eq!(sum, packet);
+        hop.check(inner, packet);
+    }
+}
+
 fn check_sum(inner: InnerCode, packet: &[u8], coded: &[Vec<u8>]) {
-    let (vector, data) = packet.split_at(inner.vector_len());
+    let data = &packet[inner.vector_len()..];
     let mut sum = vec![0; data.len()];
-    for (column, coded) in coded.iter().enumerate() {
-        let factor = match inner.field().order() {
-            2 => vector[column / 8] >> (7 - column % 8) & 1,
-            _ => vector[column],
-        };
+    for (factor, coded) in expanded(inner, packet).into_iter().zip(coded) {
         add_multiple(factor, coded, &mut sum);
     }
     assert_eq!(sum, data);

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::parameters::ParameterError;
+use super::parameters::{InnerCode, ParameterError};
 use super::tables::Table;
 use super::tinymt32::TinyMt32;
 
@@ -79,7 +79,8 @@ impl DegreeDistribution {
         Self::scaled(table, 1, 1, (4, 1), Some(source_packets / 2))
     }
 
-    /// What to use when nothing better is known.
+    /// What to use when nothing better is known. Of the inner code only M counts; K is cut to 1 to
+    /// [`MAX_DEGREE`].
     ///
     /// Without a precode: dense for K up to [`MAX_DENSE`]; else a table and degree K/2 in the
     /// proportion that makes the mean degree M ln(20 K), with which 0.05 source packets remain in
@@ -92,7 +93,8 @@ impl DegreeDistribution {
     /// 32 with its degrees scaled by the ratio of the batch sizes as well, because the optimal
     /// degrees grow like M.
     #[must_use]
-    pub fn recommended(batch_size: usize, source_packets: u32, precode: bool) -> Self {
+    pub fn recommended(inner: InnerCode, source_packets: u32, precode: bool) -> Self {
+        let batch_size = inner.batch_size();
         let k = source_packets.clamp(1, MAX_DEGREE);
         if k <= MAX_DENSE && !precode {
             return Self::dense(k);
@@ -165,7 +167,7 @@ impl DegreeDistribution {
 }
 
 /// 256 ln x for x of at least 1, within 18; in integers, because both ends must get the same.
-fn ln_256(x: u32) -> u32 {
+pub(super) fn ln_256(x: u32) -> u32 {
     let exponent = x.ilog2();
     // Linear between powers of two.
     let fraction = ((u64::from(x) << 8) >> exponent) as u32 - 256;
@@ -204,13 +206,18 @@ mod tests {
         }
     }
 
+    /// An inner code of this M.
+    fn inner(m: usize) -> InnerCode {
+        InnerCode::all().find(|inner| inner.batch_size() == m).unwrap()
+    }
+
     #[test]
     fn every_recommendation_is_valid() {
-        for m in [4, 8, 16, 32, 64, 128] {
+        for m in InnerCode::all() {
             for k in (1..3000).chain((3000..=65_535).step_by(997)).chain([65_535]) {
                 for precode in [false, true] {
                     let degrees = DegreeDistribution::recommended(m, k, precode);
-                    assert_ne!(degrees, DegreeDistribution::dense(MAX_DEGREE), "{m} {k}");
+                    assert_ne!(degrees, DegreeDistribution::dense(MAX_DEGREE), "{m:?} {k}");
                 }
             }
         }
@@ -236,7 +243,7 @@ mod tests {
 
     #[test]
     fn recommendations_have_the_documented_means() {
-        let mean = |m, k, precode| DegreeDistribution::recommended(m, k, precode).mean(k);
+        let mean = |m, k, precode| DegreeDistribution::recommended(inner(m), k, precode).mean(k);
         for (m, k) in [(16, 1024), (16, 65_535), (32, 1600), (128, 5000), (4, 513), (64, 3000)] {
             let needed = m as f64 * (20.0 * f64::from(k)).ln();
             let mean = mean(m, k, false);
@@ -248,8 +255,97 @@ mod tests {
         assert!((mean(128, 8000, true) - 6.0 * 93.8).abs() < 1.0);
         assert!((mean(4, 8000, true) - 18.7).abs() < 1.0);
         assert!((mean(8, 1, false) - 1.0).abs() < 1e-9);
+        // K is cut to what a distribution can name.
+        for (k, cut) in [(0, 1), (u32::MAX, MAX_DEGREE)] {
+            let recommended = |k| DegreeDistribution::recommended(inner(16), k, false);
+            assert_eq!(recommended(k), recommended(cut));
+        }
         let mean = |table, k| DegreeDistribution::mixture(table, k).mean(k);
         assert!((mean(Table::M16OneHop, 1024) - (0.8 * 58.5 + 0.2 * 512.0)).abs() < 0.1);
         assert!((mean(Table::M32FourHops, 2048) - (0.8 * 93.8 + 0.2 * 1024.0)).abs() < 0.1);
+    }
+
+    /// FNV-1a over the pairs, to pin a distribution in one number.
+    fn fingerprint(degrees: &DegreeDistribution) -> u64 {
+        degrees
+            .pairs()
+            .flat_map(|(degree, weight)| [degree, weight])
+            .flat_map(u32::to_be_bytes)
+            .fold(0xcbf2_9ce4_8422_2325, |hash, octet| {
+                (hash ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3)
+            })
+    }
+
+    /// Form 1 of the session parameters says "recommended" and no more: a distribution that changed
+    /// would decode nothing that an older version sent.
+    #[test]
+    fn golden_recommendations() {
+        let of = |m, k, precode| DegreeDistribution::recommended(inner(m), k, precode);
+        let pairs: Vec<(u32, u32)> = of(8, 600, false).pairs().collect();
+        let (first, last) = ([(12, 533_586), (13, 95_372)], [(292, 64_636), (300, 380_076)]);
+        assert_eq!((pairs.len(), &pairs[..2], &pairs[18..]), (20, &first[..], &last[..]));
+        // Computed by a program of its own from the rule that stands at the function.
+        let golden: [(usize, [u64; 4]); 6] = [
+            (
+                4,
+                [
+                    0x83b0_f2fb_490f_1598,
+                    0x9188_cd4f_3d92_f84f,
+                    0xc28a_f39a_786b_986a,
+                    0xd164_581e_c2d7_f768,
+                ],
+            ),
+            (
+                8,
+                [
+                    0xcb0a_e418_16a4_7f43,
+                    0x9e37_f9ea_ff58_1e12,
+                    0x50f6_76be_8e8a_e75c,
+                    0xbfd9_67aa_80a4_85c8,
+                ],
+            ),
+            (
+                16,
+                [
+                    0x2269_25eb_2917_776a,
+                    0x27aa_ef66_1a08_3164,
+                    0x886b_c090_a122_a9fb,
+                    0x42ef_fbe7_4d53_150d,
+                ],
+            ),
+            (
+                32,
+                [
+                    0x5545_de6d_86ae_5d87,
+                    0x5cb5_cc12_5c16_39a8,
+                    0x7aa9_d90e_08c1_628b,
+                    0xcfef_b364_04ab_bfa4,
+                ],
+            ),
+            (
+                64,
+                [
+                    0x5545_de6d_86ae_5d87,
+                    0x366e_6666_7053_1f2e,
+                    0x21eb_a5b2_a0af_f453,
+                    0x5bec_320d_4f41_54f2,
+                ],
+            ),
+            (
+                128,
+                [
+                    0x5545_de6d_86ae_5d87,
+                    0x366e_6666_7053_1f2e,
+                    0x6a70_c100_1d34_461b,
+                    0x9ef8_52d1_af49_0b46,
+                ],
+            ),
+        ];
+        for (m, fingerprints) in golden {
+            let cases = [(513, false), (1024, false), (65_535, false), (65_535, true)];
+            for ((k, precode), golden) in cases.into_iter().zip(fingerprints) {
+                assert_eq!(fingerprint(&of(m, k, precode)), golden, "M = {m}, K = {k}, {precode}");
+            }
+        }
     }
 }

@@ -112,6 +112,11 @@ impl VectorSpace {
         self.pivots.len()
     }
 
+    /// Whether no vector can raise the rank any more.
+    pub(super) fn is_full(&self) -> bool {
+        self.rank() == self.width
+    }
+
     pub(super) fn clear(&mut self) {
         self.pivots.clear();
         self.units = true;

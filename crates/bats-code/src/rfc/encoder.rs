@@ -270,7 +270,7 @@ mod tests {
     fn check_packets_fulfil_their_equations() {
         let inner = InnerCode::new(8, Field::Octet).unwrap();
         let data: Vec<u8> = (0..2999u32).map(|x| (x * 7 + x / 64) as u8).collect();
-        let degrees = DegreeDistribution::recommended(8, 300, true);
+        let degrees = DegreeDistribution::recommended(inner, 300, true);
         let code = OuterCode::new(300, inner, degrees).unwrap().with_precode();
         let constraints = code.precode().unwrap().constraints();
         let encoder = Encoder::new(BatchCache::new(code, 0), &data, 10).unwrap();

@@ -105,6 +105,14 @@ impl Precode {
         }
     }
 
+    /// No fewer than the packets in all equations together.
+    pub(crate) fn members_bound(&self) -> usize {
+        // Three checks of a source packet, itself and two inactive ones in a check, and all packets
+        // in the high-density checks, which are one group.
+        let [k, l] = [self.source_packets, self.low_density].map(|count| count as usize);
+        (3 * k).saturating_add(3 * l).saturating_add(self.intermediate_packets() as usize)
+    }
+
     /// The equations between intermediate packets: each batch has as many columns as it gives
     /// equations, and all its coded packets are zero. Low-density checks first, one each; then all
     /// high-density checks in one.
@@ -163,6 +171,7 @@ mod tests {
     use alloc::collections::BTreeSet;
 
     use super::*;
+    use crate::rfc::{DegreeDistribution, Field, InnerCode, OuterCode};
 
     #[test]
     fn natural_logarithms() {
@@ -189,6 +198,8 @@ mod tests {
                 assert!(distinct.iter().all(|i| known.contains(i) != (*i == own)));
             }
             known.extend(outside..outside + precode.low_density);
+            let members: usize = constraints.iter().map(Batch::degree).sum();
+            assert!(members <= precode.members_bound(), "{k}: {members}");
             let dense = constraints.last().unwrap();
             for check in 0..precode.high_density as usize {
                 let row = dense.generator(check);
@@ -207,5 +218,57 @@ mod tests {
         assert_eq!((precode.inactive_packets(), precode.extra_degree()), (89 + 8, 7));
         assert_eq!(precode.intermediate_packets(), 8243);
         assert_eq!(precode.sampled_packets(), 8243 - 97);
+    }
+
+    /// Both ends must make the same equations, whichever versions they are: the smallest shape in
+    /// full, larger ones by a hash (FNV-1a) of indices and coefficients.
+    #[test]
+    fn golden_constraints() {
+        let small: Vec<Vec<u32>> =
+            Precode::new(6, 4).constraints().iter().map(|c| c.indices().to_vec()).collect();
+        let expected: [&[u32]; 6] = [
+            &[4, 0, 3, 9, 10],
+            &[5, 0, 1, 10, 9],
+            &[6, 0, 1, 2, 9, 10],
+            &[7, 1, 2, 3, 10, 9],
+            &[8, 2, 3, 9, 10],
+            &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+        ];
+        assert_eq!(small, expected);
+        let dense = Precode::new(6, 4).constraints();
+        assert_eq!(
+            dense[dense.len() - 1].generator(0),
+            [34, 216, 188, 50, 236, 65, 195, 169, 47, 35, 3, 1, 0, 0, 0, 0]
+        );
+        // Computed by a program of its own from the text above.
+        let fingerprints = [(1, 4), (128, 16), (2500, 16), (65_535, 32)].map(|(k, m)| {
+            let constraints = Precode::new(k, m).constraints();
+            let octets = constraints.iter().flat_map(|constraint| {
+                let indices = constraint.indices().iter().flat_map(|index| index.to_be_bytes());
+                indices
+                    .chain((0..constraint.columns()).flat_map(|c| constraint.generator(c).to_vec()))
+            });
+            octets.fold(0xcbf2_9ce4_8422_2325_u64, |hash, octet| {
+                (hash ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3)
+            })
+        });
+        let golden = [
+            0x531f_72e0_0101_0207,
+            0xb88a_4de7_5556_2982,
+            0xd48a_1b1b_8a25_3701,
+            0xfcfd_e79d_9278_09ba,
+        ];
+        assert_eq!(fingerprints, golden);
+    }
+
+    /// A batch of a code with the precode: the extra indices and the rows for them.
+    #[test]
+    fn golden_batch() {
+        let inner = InnerCode::new(4, Field::Octet).unwrap();
+        let degrees = DegreeDistribution::from_pairs([(2, 1)]).unwrap();
+        let code = OuterCode::new(100, inner, degrees).unwrap().with_precode();
+        let batch = code.batch(7);
+        assert_eq!(batch.indices(), [81, 22, 114, 115, 123, 113]);
+        assert_eq!(batch.generator(3), [40, 156, 76, 118, 8, 200]);
     }
 }

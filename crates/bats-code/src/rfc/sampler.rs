@@ -99,7 +99,7 @@ impl OuterCode {
     /// # Errors
     /// As [`OuterCode::new`].
     pub fn recommended(source_packets: u32, inner: InnerCode) -> Result<Self, ParameterError> {
-        let degrees = DegreeDistribution::recommended(inner.batch_size(), source_packets, false);
+        let degrees = DegreeDistribution::recommended(inner, source_packets, false);
         Self::new(source_packets, inner, degrees)
     }
 
@@ -144,6 +144,13 @@ impl OuterCode {
     /// Packets among which a degree of the distribution chooses.
     fn population(&self) -> u32 {
         self.precode.as_ref().map_or(self.source_packets, Precode::sampled_packets)
+    }
+
+    /// The degrees that batches have, with their weights; a degree may stand there more than once.
+    pub(super) fn degree_weights(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let (population, extra) =
+            (self.population(), self.precode.as_ref().map_or(0, Precode::extra_degree));
+        self.degrees.pairs().map(move |(degree, weight)| (degree.min(population) + extra, weight))
     }
 
     /// d of a batch. Costs about 30 ns.
@@ -290,7 +297,7 @@ mod tests {
     fn batches_together_are_batches_alone() {
         let inner = InnerCode::new(32, Field::Octet).unwrap();
         for precode in [false, true] {
-            let degrees = DegreeDistribution::recommended(32, 700, precode);
+            let degrees = DegreeDistribution::recommended(inner, 700, precode);
             let code = OuterCode::new(700, inner, degrees).unwrap();
             let code = if precode { code.with_precode() } else { code };
             let ids = [0, 1, 77, u32::MAX];

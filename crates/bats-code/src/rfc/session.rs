@@ -69,7 +69,7 @@ impl SessionParameters {
         let degrees = code.degrees();
         let form = if *degrees == DegreeDistribution::dense(k) {
             0
-        } else if *degrees == DegreeDistribution::recommended(inner.batch_size(), k, precode) {
+        } else if *degrees == DegreeDistribution::recommended(inner, k, precode) {
             1
         } else {
             2
@@ -98,7 +98,7 @@ impl SessionParameters {
         let k = u32::from(u16::from_be_bytes([k0, k1]));
         let (degrees, rest) = match flags >> FORM_SHIFT {
             0 => (DegreeDistribution::dense(k), rest),
-            1 => (DegreeDistribution::recommended(inner.batch_size(), k, precode), rest),
+            1 => (DegreeDistribution::recommended(inner, k, precode), rest),
             2 => parse_pairs(rest)?,
             _ => return Err(ParameterError::Encoding),
         };
@@ -136,9 +136,12 @@ mod tests {
     use super::*;
     use crate::rfc::{Field, Table};
 
+    fn inner() -> InnerCode {
+        InnerCode::new(32, Field::Octet).unwrap()
+    }
+
     fn parameters(degrees: DegreeDistribution, precode: bool) -> SessionParameters {
-        let inner = InnerCode::new(32, Field::Octet).unwrap();
-        let code = OuterCode::new(2500, inner, degrees).unwrap();
+        let code = OuterCode::new(2500, inner(), degrees).unwrap();
         let code = if precode { code.with_precode() } else { code };
         SessionParameters::new(code, 1408).unwrap()
     }
@@ -153,7 +156,7 @@ mod tests {
     fn golden_octets() {
         let dense = parameters(DegreeDistribution::dense(2500), false);
         assert_eq!(octets(&dense), [0x07, 0x09, 0xc4, 0x05, 0x80]);
-        let recommended = DegreeDistribution::recommended(32, 2500, true);
+        let recommended = DegreeDistribution::recommended(inner(), 2500, true);
         assert_eq!(octets(&parameters(recommended, true)), [0x1f, 0x09, 0xc4, 0x05, 0x80]);
         let own = DegreeDistribution::from_pairs([(3, 7), (40, 258)]).unwrap();
         assert_eq!(
@@ -167,7 +170,7 @@ mod tests {
         for precode in [false, true] {
             for degrees in [
                 DegreeDistribution::dense(2500),
-                DegreeDistribution::recommended(32, 2500, precode),
+                DegreeDistribution::recommended(inner(), 2500, precode),
                 DegreeDistribution::table(Table::M16FourHops),
                 DegreeDistribution::from_pairs([(65_535, u32::MAX)]).unwrap(),
             ] {

@@ -2,9 +2,11 @@
 
 use core::fmt;
 
+use super::super::degree::ln_256;
 use super::super::matrix::{Matrix, RowStore};
 use super::super::padding::PaddingError;
 use super::super::sampler::OuterCode;
+use super::{Received, batch_elimination_bytes, structure_bytes, total};
 
 /// What a decoder may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,34 +15,83 @@ pub struct Limits {
     pub max_batches: usize,
     /// Innovative packets.
     pub max_packets: usize,
-    /// Inactive packets: the work of decoding grows like their number cubed.
+    /// Inactive packets: the work of decoding grows like their number cubed. A plan of elimination
+    /// is given up as soon as it has more.
     pub max_inactive: usize,
-    /// Memory in octets, for everything but the cached batches, whose cache has its own limit.
+    /// Memory in octets: what was received, the plan, the elimination and the solution with what
+    /// they take for a while; but not the batches that the cache keeps, which has its own limit.
     pub max_bytes: usize,
 }
 
 impl Limits {
-    /// Limits that honest senders keep within: twice the packets that are needed, batches that
-    /// deliver an eighth of their packets, 12,288 inactive packets; and besides the packets
-    /// themselves memory of 16 MiB and 32 KiB for each packet of the block, which is enough for
-    /// dense codes up to K = 4000 with M of at least 16 and for the recommended distributions.
+    /// Limits that honest senders keep within.
+    ///
+    /// Packets: with n batches of mean degree d, a source packet is in none of them with a
+    /// probability of about exp(-n d / K), so that K ln(20 K) / d batches leave hardly any out; and
+    /// a batch gives no more innovative packets than its degree. Twice the larger of what so many
+    /// batches give and of what the rank needs. Batches: as many as give these packets when they
+    /// deliver an eighth of theirs. 12,288 inactive packets. Memory: the packets, the batches, and
+    /// besides 16 MiB and 32 KiB for each packet of the block, which is enough for dense codes up to
+    /// K = 4000 with M of at least 16 and for the recommended distributions; up to 64 KiB a packet
+    /// more where a distribution needs many small batches.
     #[must_use]
     pub fn for_code(code: &OuterCode, packet_size: usize) -> Self {
         let needed = code.intermediate_packets() as usize;
-        let max_packets = 2 * needed + 1024;
+        let m = code.inner_code().batch_size();
+        let mean = |value: &dyn Fn(usize) -> usize| {
+            let (sum, weights) = code.degree_weights().fold((0, 0), |(sum, all), (d, weight)| {
+                let (value, weight) = (value(d as usize) as u128, u128::from(weight));
+                (weight.saturating_mul(value).saturating_add(sum), all + weight)
+            });
+            Mean { sum, weights }
+        };
+        let innovative = mean(&|degree| degree.min(m));
+        // K ln(20 K) / mean degree batches.
+        let twenty = u32::try_from(needed.saturating_mul(20)).unwrap_or(u32::MAX);
+        let log = needed.saturating_mul(ln_256(twenty) as usize).div_ceil(256);
+        let covering = mean(&|degree| degree).divide(log);
+        let max_packets = [needed, innovative.times(covering)].into_iter().fold(0, usize::max);
+        let max_packets = max_packets.saturating_mul(2).saturating_add(1024);
+        let at_an_eighth = mean(&|degree| degree.saturating_mul(8).min(m));
+        let max_batches = at_an_eighth.divide(max_packets.saturating_mul(8)).saturating_add(64);
+        let planning = mean(&|degree| {
+            structure_bytes(m, degree)
+                .saturating_add(batch_elimination_bytes(degree.min(m), degree))
+        });
+        let full_batches = innovative.divide(max_packets);
         Self {
-            max_batches: 64 + 8 * max_packets / code.inner_code().batch_size(),
+            max_batches,
             max_packets,
             max_inactive: 12_288,
-            max_bytes: [
+            max_bytes: total([
                 16 << 20,
                 (32usize << 10).saturating_mul(needed),
+                planning.times(full_batches).min((64usize << 10).saturating_mul(needed)),
+                mean(&|degree| Received::size(m, degree)).times(max_batches),
                 RowStore::size(max_packets, packet_size),
                 Matrix::size(needed, packet_size).saturating_mul(2),
-            ]
-            .into_iter()
-            .fold(0, usize::saturating_add),
+            ]),
         }
+    }
+}
+
+/// A mean over the degrees of a code, as a fraction.
+struct Mean {
+    sum: u128,
+    weights: u128,
+}
+
+impl Mean {
+    /// The mean of so many values added up, rounded up.
+    fn times(&self, count: usize) -> usize {
+        let product = self.sum.saturating_mul(count as u128).div_ceil(self.weights.max(1));
+        usize::try_from(product).unwrap_or(usize::MAX)
+    }
+
+    /// How many values add up to this, rounded up.
+    fn divide(&self, amount: usize) -> usize {
+        let quotient = self.weights.saturating_mul(amount as u128).div_ceil(self.sum.max(1));
+        usize::try_from(quotient).unwrap_or(usize::MAX)
     }
 }
 
@@ -56,8 +107,8 @@ pub enum DecodeError {
     Batches,
     /// The limit on packets is reached.
     Packets,
-    /// The elimination would need more inactive packets than the limit allows: this many. It is
-    /// tried again when a 64th more packets have arrived.
+    /// The elimination would need more inactive packets than the limit allows: this many at least.
+    /// It is tried again when a 64th more packets have arrived.
     Inactive(usize),
     /// The decoder would need more memory than the limit allows: this many octets. A decoder that
     /// was made tries again when more packets have arrived.

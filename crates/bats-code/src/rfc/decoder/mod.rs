@@ -21,6 +21,7 @@ use super::matrix::{Matrix, RowStore};
 use super::padding::{MAX_PACKET_SIZE, padding_len};
 use super::parameters::{Field, InnerCode, MAX_BATCH_SIZE};
 use super::sampler::{Batch, OuterCode};
+use crate::gf256;
 use crate::kernel::Kernel;
 
 mod limits;
@@ -30,7 +31,7 @@ mod solve;
 mod system;
 
 pub use limits::{DecodeError, Limits};
-use plan::{Group, plan};
+use plan::{Group, plan, plan_bytes};
 use residual::Residual;
 use solve::{Solution, solve};
 use system::{Equations, System};
@@ -68,7 +69,11 @@ pub struct DecoderStats {
 /// What was received of a batch.
 #[derive(Debug)]
 struct Received {
+    /// What the packets span: min(M, degree) dimensions.
     space: VectorSpace,
+    /// The structure of a batch of less than M packets, of which a vector alone does not tell
+    /// whether it is innovative.
+    small: Option<Arc<Batch>>,
     /// Coefficient vectors, M octets each.
     vectors: Vec<u8>,
     payloads: Vec<u32>,
@@ -95,10 +100,10 @@ pub struct Decoder {
     packet_size: usize,
     limits: Limits,
     batches: BTreeMap<u32, Received>,
+    /// Memory of the batches, in octets.
+    batches_bytes: usize,
     store: RowStore,
     phase: Phase,
-    /// Equations that may be independent: no batch gives more than its degree.
-    equations: usize,
     /// Packets that the elimination has.
     eliminated: usize,
     /// Memory of the phase, in octets.
@@ -129,7 +134,7 @@ impl Decoder {
             return Err(DecodeError::PacketSize);
         }
         let needed = cache.code().intermediate_packets() as usize;
-        let block = 2 * Matrix::size(needed, packet_size);
+        let block = Matrix::size(needed, packet_size).saturating_mul(2);
         if block > limits.max_bytes {
             return Err(DecodeError::Memory(block));
         }
@@ -139,9 +144,9 @@ impl Decoder {
             packet_size,
             limits,
             batches: BTreeMap::new(),
+            batches_bytes: 0,
             store: RowStore::new(packet_size),
             phase: Phase::Collecting { needed },
-            equations: 0,
             eliminated: 0,
             phase_bytes: 0,
             stats: DecoderStats::default(),
@@ -174,17 +179,11 @@ impl Decoder {
     /// [`Decoder::decode`] it takes more, but never more than the limit.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.received_bytes() + self.phase_bytes
+        self.received_bytes().saturating_add(self.phase_bytes)
     }
 
     fn received_bytes(&self) -> usize {
-        self.store.bytes() + self.batches.len() * self.batch_bytes()
-    }
-
-    /// An upper bound for what a batch takes besides its payloads.
-    fn batch_bytes(&self) -> usize {
-        let m = self.inner_code().batch_size();
-        VectorSpace::size(m) + 2 * m * m + 8 * m + 2 * size_of::<Received>()
+        self.store.bytes().saturating_add(self.batches_bytes)
     }
 
     /// Gives the cache back, for the next block.
@@ -221,36 +220,45 @@ impl Decoder {
                 &*expanded
             }
         };
-        let bytes = RowStore::size(self.store.len() + 1, self.packet_size)
-            + (self.batches.len() + 1) * self.batch_bytes()
-            + self.phase_bytes;
-        let (held, packets) = (self.batches.len(), self.store.len());
-        let batch = match self.batches.entry(batch_id) {
-            Entry::Occupied(entry) if entry.get().space.rank() == inner.batch_size() => {
-                return Ok(Reception::Redundant);
+        let m = inner.batch_size();
+        let (limits, held, packets) = (self.limits, self.batches.len(), self.store.len());
+        let bytes = total([
+            RowStore::size(packets + 1, self.packet_size),
+            self.batches_bytes,
+            self.phase_bytes,
+        ]);
+        let check = |bytes: usize| {
+            if packets >= limits.max_packets {
+                return Err(DecodeError::Packets);
             }
-            Entry::Vacant(_) if held >= self.limits.max_batches => {
-                return Err(DecodeError::Batches);
-            }
-            _ if packets >= self.limits.max_packets => return Err(DecodeError::Packets),
-            _ if bytes > self.limits.max_bytes => return Err(DecodeError::Memory(bytes)),
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Received {
-                space: VectorSpace::new(inner.batch_size()),
-                vectors: Vec::with_capacity(inner.batch_size() * inner.batch_size()),
-                payloads: Vec::with_capacity(inner.batch_size()),
-                eliminated: 0,
-                degree: self.cache.code().degree(batch_id) as usize,
-            }),
+            if bytes > limits.max_bytes { Err(DecodeError::Memory(bytes)) } else { Ok(()) }
         };
-        if !batch.space.insert(self.kernel, coefficients) {
+        let batch = match self.batches.entry(batch_id) {
+            Entry::Occupied(entry) => {
+                let batch = entry.into_mut();
+                if batch.space.is_full() {
+                    return Ok(Reception::Redundant);
+                }
+                check(bytes)?;
+                batch
+            }
+            Entry::Vacant(_) if held >= limits.max_batches => return Err(DecodeError::Batches),
+            Entry::Vacant(entry) => {
+                let degree = self.cache.code().degree(batch_id) as usize;
+                let batch_bytes = Received::size(m, degree);
+                check(bytes.saturating_add(batch_bytes))?;
+                self.batches_bytes += batch_bytes;
+                let small = (degree < m).then(|| self.cache.batch(batch_id));
+                entry.insert(Received::new(m, degree, small))
+            }
+        };
+        if !batch.insert(self.kernel, coefficients) {
             return Ok(Reception::Redundant);
         }
+        self.stats.batches += usize::from(batch.payloads.is_empty());
         batch.vectors.extend_from_slice(coefficients);
         batch.payloads.push(self.store.push(payload));
-        self.equations += usize::from(batch.payloads.len() <= batch.degree);
         self.stats.packets += 1;
-        self.stats.batches = self.batches.len();
         Ok(Reception::Innovative)
     }
 
@@ -267,7 +275,7 @@ impl Decoder {
             Phase::Complete(_) => return Ok(Progress::Complete),
             Phase::Collecting { needed } => {
                 let checks = self.cache.code().precode().map_or(0, |p| p.check_packets() as usize);
-                let have = self.equations + checks;
+                let have = self.store.len() + checks;
                 if have < *needed {
                     return Ok(Progress::Missing(*needed - have));
                 }
@@ -286,6 +294,7 @@ impl Decoder {
                     let (n, d) = (batch.payloads.len() - batch.eliminated, batch.degree);
                     if n == 0 { 0 } else { batch_elimination_bytes(n, d) + structure_bytes(m, d) }
                 });
+                let widest = self.batches.values().map(|batch| batch.degree).max().unwrap_or(0);
                 let bytes = total([
                     received,
                     system.bytes(),
@@ -293,6 +302,7 @@ impl Decoder {
                     (2 * new).saturating_mul(Matrix::size(1, system.columns() + SPARE_COLUMNS)),
                     Matrix::size(system.columns(), system.columns()),
                     Matrix::size(packets + 2 * system.columns(), self.packet_size),
+                    scratch_bytes(m, widest, system.columns()),
                 ]);
                 if bytes > self.limits.max_bytes {
                     return Err(DecodeError::Memory(bytes));
@@ -314,8 +324,13 @@ impl Decoder {
         let packets = code.intermediate_packets() as usize;
         let inactive_from = code.precode().map_or(packets, |p| p.sampled_packets() as usize);
         let m = code.inner_code().batch_size();
-        let planning = self.batches.values().map(|batch| structure_bytes(m, batch.degree));
-        let bytes = self.received_bytes().saturating_add(total(planning));
+        let structures_bytes = self.batches.values().map(|batch| structure_bytes(m, batch.degree));
+        let degrees = self.batches.values().map(|batch| batch.degree);
+        let (count, members) =
+            code.precode().map_or((0, 0), |p| (p.check_packets() as usize, p.members_bound()));
+        let planning =
+            plan_bytes(self.batches.len() + count, total(degrees).saturating_add(members), packets);
+        let bytes = total([self.received_bytes(), total(structures_bytes), planning]);
         if bytes > self.limits.max_bytes {
             return Err(DecodeError::Memory(bytes));
         }
@@ -333,11 +348,9 @@ impl Decoder {
                 equations: received.payloads.len(),
             }))
             .collect();
-        let plan = plan(&groups, packets, inactive_from);
+        let plan = plan(&groups, packets, inactive_from, self.limits.max_inactive)
+            .map_err(DecodeError::Inactive)?;
         let inactive = plan.inactive.len();
-        if inactive > self.limits.max_inactive {
-            return Err(DecodeError::Inactive(inactive));
-        }
         // Room for matrices that have less rank than their shape allows.
         let max_inactive =
             (inactive + inactive / 8 + SPARE_COLUMNS).min(self.limits.max_inactive).min(packets);
@@ -366,6 +379,8 @@ impl Decoder {
             .iter()
             .map(|group| batch_elimination_bytes(group.equations, group.indices.len()));
         let left_over = equations.saturating_sub(packets - inactive);
+        let most = groups.iter().map(|group| group.equations).max().unwrap_or(0);
+        let widest = groups.iter().map(|group| group.indices.len()).max().unwrap_or(0);
         total([
             total(steps),
             Matrix::size(packets, inactive),
@@ -373,6 +388,7 @@ impl Decoder {
             Residual::size(inactive),
             Matrix::size(packets, self.packet_size),
             Matrix::size(inactive, self.packet_size).saturating_mul(2),
+            scratch_bytes(most, widest, inactive),
         ])
     }
 
@@ -387,6 +403,7 @@ impl Decoder {
         self.phase_bytes = solution.bytes();
         self.phase = Phase::Complete(solution);
         self.batches = BTreeMap::new();
+        self.batches_bytes = 0;
         self.store = RowStore::new(self.packet_size);
         Ok(Progress::Complete)
     }
@@ -451,15 +468,67 @@ fn total(sizes: impl IntoIterator<Item = usize>) -> usize {
 
 /// What the structure of a batch takes while the elimination is planned.
 fn structure_bytes(batch_size: usize, degree: usize) -> usize {
-    Matrix::size(batch_size, degree) + 16 * degree
+    total([Matrix::size(batch_size, degree), degree.saturating_mul(4), 2 * size_of::<Batch>()])
 }
 
 /// An upper bound for what the elimination keeps of `n` equations over `degree` packets.
 fn batch_elimination_bytes(n: usize, degree: usize) -> usize {
-    (n + degree) * n + 4 * (n + 2 * degree) + 256
+    total([
+        n.saturating_add(degree).saturating_mul(n),
+        n.saturating_add(degree.saturating_mul(2)).saturating_mul(4),
+        256,
+    ])
+}
+
+/// An upper bound for what elimination and solution take for a while: for one group of at most
+/// `equations` over at most `degree` packets, and for one block of the residual system.
+fn scratch_bytes(equations: usize, degree: usize, inactive: usize) -> usize {
+    let lines = equations.max(residual::BLOCK);
+    let width = total([degree, equations, inactive, SPARE_COLUMNS]);
+    total([
+        // Coefficients as they are, sorted, transformed, with the identity behind, and selected.
+        Matrix::size(lines, width).saturating_mul(6),
+        // Lists of rows, columns and positions: eight at most, of words.
+        width.saturating_add(lines).saturating_mul(64),
+    ])
 }
 
 impl Received {
+    fn new(batch_size: usize, degree: usize, small: Option<Arc<Batch>>) -> Self {
+        let width = batch_size.min(degree);
+        Self {
+            space: VectorSpace::new(width),
+            small,
+            vectors: Vec::with_capacity(width * batch_size),
+            payloads: Vec::with_capacity(width),
+            eliminated: 0,
+            degree,
+        }
+    }
+
+    /// An upper bound for what a batch takes besides its payloads, in octets.
+    fn size(batch_size: usize, degree: usize) -> usize {
+        let width = batch_size.min(degree);
+        let small = if degree < batch_size { structure_bytes(batch_size, degree) } else { 0 };
+        total([VectorSpace::size(width), width * batch_size, 4 * width, small])
+            // The tree keeps nodes half full at least.
+            .saturating_add(2 * (size_of::<Self>() + size_of::<u32>()))
+    }
+
+    /// Adds a coefficient vector; tells whether the packet raises the rank of the batch.
+    fn insert(&mut self, kernel: Kernel, vector: &[u8]) -> bool {
+        let Some(batch) = &self.small else { return self.space.insert(kernel, vector) };
+        // Of M packets made from less than M the vectors may be independent, the packets are not.
+        let mut sum = [0; MAX_BATCH_SIZE];
+        let sum = &mut sum[..self.degree];
+        for (column, &factor) in vector.iter().enumerate().filter(|&(_, &factor)| factor != 0) {
+            for (x, &y) in sum.iter_mut().zip(batch.generator(column)) {
+                *x ^= gf256::mul(factor, y);
+            }
+        }
+        self.space.insert(kernel, sum)
+    }
+
     fn equations_from_first<'a>(&'a self, batch: &'a Batch) -> Equations<'a> {
         Equations { batch, vectors: Some(&self.vectors), payloads: self.payloads.clone() }
     }

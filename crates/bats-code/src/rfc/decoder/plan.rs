@@ -54,7 +54,20 @@ struct Link {
 
 /// Plans the elimination of `groups` over packets 0 to `packets` - 1, of which those from
 /// `inactive_from` on are inactive at once.
-pub(super) fn plan(groups: &[Group<'_>], packets: usize, inactive_from: usize) -> Plan {
+///
+/// # Errors
+/// More than `max_inactive` packets would be inactive: as many as were when that was seen. Nothing
+/// is planned further then, so that the limit bounds the work of planning as well.
+pub(super) fn plan(
+    groups: &[Group<'_>],
+    packets: usize,
+    inactive_from: usize,
+    max_inactive: usize,
+) -> Result<Plan, usize> {
+    let always = packets - inactive_from;
+    if always > max_inactive {
+        return Err(always);
+    }
     let mut planner = Planner::new(groups, packets, inactive_from);
     let mut plan = Plan {
         order: Vec::with_capacity(groups.len()),
@@ -63,6 +76,9 @@ pub(super) fn plan(groups: &[Group<'_>], packets: usize, inactive_from: usize) -
     while let Some((group, missing)) = planner.cheapest() {
         if missing > 0 {
             planner.inactivate(group, missing, &mut plan.inactive);
+            if plan.inactive.len() > max_inactive {
+                return Err(plan.inactive.len());
+            }
             continue;
         }
         plan.order.push(group);
@@ -75,7 +91,27 @@ pub(super) fn plan(groups: &[Group<'_>], packets: usize, inactive_from: usize) -
             }
         }
     }
-    plan
+    // Packets in no group: they wait for a batch that comes later.
+    plan.inactive.extend((0..packets as u32).filter(|&packet| planner.active[packet as usize]));
+    if plan.inactive.len() > max_inactive {
+        return Err(plan.inactive.len());
+    }
+    Ok(plan)
+}
+
+/// An upper bound for what planning takes, in octets, for so many groups with so many packets in
+/// all of them together.
+pub(super) fn plan_bytes(groups: usize, members: usize, packets: usize) -> usize {
+    let per_group = size_of::<Group<'_>>() + size_of::<Link>() + 2 * size_of::<usize>();
+    // Offsets twice, whether active, occurrences, and as candidate or inactive.
+    let per_packet = 2 * size_of::<usize>() + 1 + 4 + 12;
+    [
+        groups.saturating_mul(per_group),
+        packets.saturating_add(1).saturating_mul(per_packet + size_of::<u32>()),
+        members.saturating_mul(size_of::<u32>()),
+    ]
+    .into_iter()
+    .fold(0, usize::saturating_add)
 }
 
 impl<'a> Planner<'a> {
@@ -212,7 +248,26 @@ mod tests {
     fn run(groups: &[(&[u32], usize)], packets: usize) -> Plan {
         let groups: Vec<Group<'_>> =
             groups.iter().map(|&(indices, equations)| Group { indices, equations }).collect();
-        plan(&groups, packets, packets)
+        plan(&groups, packets, packets, packets).unwrap()
+    }
+
+    #[test]
+    fn a_plan_stops_at_the_limit_on_inactive_packets() {
+        // 80 packets in groups of 40 with one equation each: far more than 10 inactive ones.
+        let indices: Vec<Vec<u32>> =
+            (0..80).map(|i| (i..i + 40).map(|x| x % 80).collect()).collect();
+        let groups: Vec<Group<'_>> =
+            indices.iter().map(|indices| Group { indices, equations: 1 }).collect();
+        let needed = plan(&groups, 80, 80, 80).unwrap().inactive.len();
+        assert!(needed > 20, "{needed}");
+        assert!(plan(&groups, 80, 80, needed).is_ok());
+        // An eighth of the packets missing in a group, at most, is one step beyond the limit.
+        for limit in 0..needed {
+            let stopped = plan(&groups, 80, 80, limit).unwrap_err();
+            assert!(limit < stopped && stopped <= limit + 5, "{stopped} with limit {limit}");
+        }
+        // Those inactive from the start count.
+        assert_eq!(plan(&groups, 80, 70, 9).err(), Some(10));
     }
 
     #[test]
@@ -231,9 +286,16 @@ mod tests {
     }
 
     #[test]
+    fn packets_in_no_group_are_inactive() {
+        assert_eq!(run(&[(&[1], 1), (&[3], 1)], 5).inactive, [0, 2, 4]);
+        let groups = [Group { indices: &[1], equations: 1 }];
+        assert_eq!(plan(&groups, 4, 4, 2).err(), Some(3));
+    }
+
+    #[test]
     fn packets_may_be_inactive_from_the_start() {
         let groups = [Group { indices: &[0, 2], equations: 1 }];
-        let plan = plan(&groups, 3, 2);
-        assert_eq!((plan.inactive, plan.order), (vec![2], vec![0]));
+        let plan = plan(&groups, 3, 2, 3).unwrap();
+        assert_eq!((plan.inactive, plan.order), (vec![2, 1], vec![0]));
     }
 }

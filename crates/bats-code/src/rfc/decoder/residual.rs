@@ -10,7 +10,7 @@ use crate::kernel::{Kernel, Mode};
 use crate::rows::padded_length;
 
 /// Equations that are eliminated together.
-const BLOCK: usize = 32;
+pub(super) const BLOCK: usize = 32;
 
 /// How a block of equations was brought in: with x the payloads of the used equations and y those
 /// of the rows before, the new rows are y' = forward (x, y), then y gets backward y' added.

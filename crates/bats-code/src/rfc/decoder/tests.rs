@@ -123,7 +123,7 @@ fn mixtures_need_few_packets_beyond_k() {
 #[test]
 fn a_precode_recovers_the_last_packets() {
     let inner = InnerCode::new(16, Field::Octet).unwrap();
-    let degrees = DegreeDistribution::recommended(16, 2500, true);
+    let degrees = DegreeDistribution::recommended(inner, 2500, true);
     let code = OuterCode::new(2500, inner, degrees).unwrap().with_precode();
     assert!(transfer(code, 8, 10, false) <= 40);
 }
@@ -138,10 +138,30 @@ fn degrees_of_one_and_two_work_by_belief_propagation() {
 #[test]
 fn largest_k_with_a_precode() {
     let inner = InnerCode::new(32, Field::Octet).unwrap();
-    let degrees = DegreeDistribution::recommended(32, 65_535, true);
+    let degrees = DegreeDistribution::recommended(inner, 65_535, true);
     let code = OuterCode::new(65_535, inner, degrees).unwrap().with_precode();
     let overhead = transfer(code, 1, 5, false);
     assert!(overhead < 600, "{overhead}");
+}
+
+/// Overhead of a block of 65,535 packets without a precode; symbols of one octet, so that it takes
+/// seconds.
+fn overhead_of_the_largest(m: usize) -> usize {
+    let inner = InnerCode::new(m, Field::Octet).unwrap();
+    transfer(OuterCode::recommended(65_535, inner).unwrap(), 1, 5, false)
+}
+
+#[test]
+fn largest_k_without_a_precode() {
+    let overhead = overhead_of_the_largest(32);
+    assert!(overhead < 100, "{overhead}");
+}
+
+/// Sparse batches leave out more of so many packets than the few dense ones have equations for.
+#[test]
+fn largest_k_without_a_precode_in_smaller_batches() {
+    let overhead = overhead_of_the_largest(16);
+    assert!(overhead < 4000, "{overhead}");
 }
 
 #[test]
@@ -157,6 +177,7 @@ fn limits_hold() {
 
     limits = Limits { max_batches: 2, max_packets: 3, max_inactive: 0, max_bytes: 1 << 20 };
     let mut decoder = Decoder::new(cache.clone(), 10, limits).unwrap();
+    let innovative = Ok(Reception::Innovative);
     let unit = |column: usize| {
         let mut packet = [0; 26];
         packet[column] = 1;
@@ -172,15 +193,103 @@ fn limits_hold() {
     assert_eq!(decoder.push(0, &unit(3)), Err(DecodeError::Packets));
     assert_eq!(decoder.decode(), Ok(Progress::Missing(97)));
 
-    // A limit that stands in the way of elimination is told, and more packets do no harm.
+    // A limit that stands in the way of elimination is told, at 100 equations and then with every
+    // 64th more of them, and more packets do no harm.
     limits = Limits { max_inactive: 10, ..Limits::for_code(&code, 10) };
+    let mut decoder = Decoder::new(cache.clone(), 10, limits).unwrap();
+    for count in 1..=128u32 {
+        assert_eq!(decoder.push((count - 1) / 16, &unit(count as usize % 16)), innovative);
+        let expected = match count {
+            // The plan stops at an eighth of the 84 packets that the first batch is short of.
+            100.. if count % 2 == 0 => Err(DecodeError::Inactive(11)),
+            100.. => Ok(Progress::Missing(1)),
+            _ => Ok(Progress::Missing(100 - count as usize)),
+        };
+        assert_eq!(decoder.decode(), expected, "{count} packets");
+        assert_eq!(decoder.stats().inactive, 0);
+    }
+
+    // The same packets complete the block as soon as the limit allows what they need.
+    for (max_inactive, complete) in [(83, false), (84, true)] {
+        limits.max_inactive = max_inactive;
+        let mut decoder = Decoder::new(cache.clone(), 10, limits).unwrap();
+        for count in 0..100 {
+            assert_eq!(decoder.push(count / 16, &unit(count as usize % 16)), innovative);
+        }
+        match decoder.decode() {
+            Ok(Progress::Complete) => assert!(complete),
+            other => assert_eq!((other, complete), (Err(DecodeError::Inactive(84)), false)),
+        }
+    }
+
+    // Memory likewise: a decoder that may hold the packets, but not the elimination.
+    limits = Limits::for_code(&code, 10);
+    limits.max_bytes = 60_000;
     let mut decoder = Decoder::new(cache, 10, limits).unwrap();
-    for batch_id in 0..8 {
-        for column in 0..16 {
-            decoder.push(batch_id, &unit(column)).unwrap();
-            match decoder.decode() {
-                Ok(Progress::Missing(_)) => {}
-                error => assert!(matches!(error, Err(DecodeError::Inactive(84)))),
+    for count in 0..100 {
+        assert_eq!(decoder.push(count / 16, &unit(count as usize % 16)), innovative);
+    }
+    assert!(decoder.bytes() <= limits.max_bytes);
+    let refused = decoder.decode();
+    assert!(matches!(refused, Err(DecodeError::Memory(bytes)) if bytes > 60_000), "{refused:?}");
+}
+
+/// Batches of two packets each: of 128 packets of a batch 126 are of no use, and a block needs
+/// thousands of batches until each of its packets was in one.
+#[test]
+fn sparse_codes_decode_within_the_default_limits() {
+    let fields = [(128, Field::Binary), (16, Field::Octet)];
+    for ((m, field), degrees) in fields.into_iter().zip([vec![(2, 1)], vec![(1, 3), (2, 1)]]) {
+        let inner = InnerCode::new(m, field).unwrap();
+        let degrees = DegreeDistribution::from_pairs(degrees).unwrap();
+        let code = OuterCode::new(1000, inner, degrees).unwrap();
+        let limits = Limits::for_code(&code, 5);
+        assert!(limits.max_packets < 30_000 && limits.max_batches < 30_000, "{limits:?}");
+        assert!(limits.max_bytes < 400 << 20, "{limits:?}");
+        let mut decoder = Decoder::new(BatchCache::new(code.clone(), 0), 5, limits).unwrap();
+        let data = block(4999);
+        let mut encoder = Encoder::new(BatchCache::new(code, 0), &data, 5).unwrap();
+        let mut packet = vec![0; encoder.coded_packet_len()];
+        let mut batch_id = 0;
+        loop {
+            for column in 0..m {
+                encoder.encode(batch_id, column, &mut [&mut packet]).unwrap();
+                decoder.push(batch_id, &packet).unwrap();
+            }
+            // No packet is kept that a batch of this degree has no use for.
+            assert!(decoder.stats().packets <= 2 * decoder.stats().batches);
+            batch_id += 1;
+            if batch_id % 100 == 0 && decoder.decode().unwrap() == Progress::Complete {
+                break;
+            }
+        }
+        let mut copy = vec![0; data.len()];
+        assert_eq!(decoder.copy_block(&mut copy), Ok(data.len()));
+        assert!(copy == data);
+    }
+}
+
+/// Whatever the code, the limits are numbers that memory can have, and are enough for the rank.
+#[test]
+fn default_limits_are_finite() {
+    for inner in InnerCode::all() {
+        for k in [1, 2, 100, 1000, 65_535] {
+            let recommended = DegreeDistribution::recommended(inner, k, false);
+            let table = DegreeDistribution::table(crate::rfc::Table::M32FourHops);
+            for degrees in
+                [DegreeDistribution::dense(1), DegreeDistribution::dense(k), recommended, table]
+            {
+                let code = OuterCode::new(k, inner, degrees).unwrap();
+                for code in [code.clone(), code.with_precode()] {
+                    let limits = Limits::for_code(&code, 1400);
+                    let needed = code.intermediate_packets() as usize;
+                    assert!(
+                        (needed..100 * needed + 1025).contains(&limits.max_packets),
+                        "{limits:?}"
+                    );
+                    assert!(limits.max_batches <= 16 * limits.max_packets + 64, "{limits:?}");
+                    assert!(limits.max_bytes < (64 << 20) + needed * (1 << 20), "{limits:?}");
+                }
             }
         }
     }
