@@ -19,14 +19,34 @@ pub enum Mode {
     /// TRANSPARENT: messages leave as they are, at once: no redundancy, no congestion control. They
     /// are encrypted all the same. For networks that are known to carry the load.
     Transparent = 3,
+    /// Reliable, ordered messages over TCP with TLS 1.3, where UDP does not pass or the kernel's
+    /// congestion control is wanted. Not carried by packets of this protocol: see
+    /// [`stream`](crate::stream).
+    Tcp = 10,
 }
 
 impl Mode {
     /// The mode with this number, if it is known.
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent]
+        [Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent, Self::Tcp]
             .into_iter()
             .find(|mode| *mode as u8 == number)
+    }
+
+    /// Whether everything that is sent arrives, once and in order, or the connection ends.
+    pub fn is_reliable(self) -> bool {
+        match self {
+            Self::Brtp | Self::Brctp | Self::Tcp => true,
+            Self::Btp | Self::Transparent => false,
+        }
+    }
+
+    /// Whether packets of this protocol carry it; the others are a driver's matter.
+    pub fn is_own(self) -> bool {
+        match self {
+            Self::Btp | Self::Brtp | Self::Brctp | Self::Transparent => true,
+            Self::Tcp => false,
+        }
     }
 }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats, Mode};
+use bats_proto::{CloseReason, ConnectionStats, Mode};
 use bytes::Bytes;
 
+use crate::carrier::Handle;
 use crate::clock::Clock;
 use crate::error::{ConnectError, RecvError, SendError};
 use crate::identity::Fingerprint;
@@ -27,7 +28,7 @@ pub struct Connection {
 
 struct Inner {
     shared: Arc<Shared>,
-    handle: ConnectionHandle,
+    handle: Handle,
     remote: SocketAddr,
 }
 
@@ -55,7 +56,7 @@ impl Connection {
     pub(crate) fn new(
         shared: Arc<Shared>,
         core: &mut Core,
-        handle: ConnectionHandle,
+        handle: Handle,
         remote: SocketAddr,
     ) -> Self {
         core.handles += 1;

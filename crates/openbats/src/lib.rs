@@ -35,6 +35,7 @@
 //! | mode | arrives | order | redundancy | congestion control | deadlines |
 //! |---|---|---|---|---|---|
 //! | [`Mode::Brtp`] (1) | everything, or the connection ends | kept | coded, and more when asked | yes | no |
+//! | [`Mode::Brctp`] (2) | everything, or the connection ends | kept | blocks without a rate, as RFC 9426 has it | yes | no |
 //! | [`Mode::Btp`] (0) | each message in time or not at all | as they become known | coded, ahead only | yes | yes |
 //! | [`Mode::Transparent`] (3) | what the network delivers | as they arrive | none | none | yes |
 //!
@@ -54,6 +55,7 @@
 //! whatever the application does meanwhile.
 #![forbid(unsafe_code)]
 
+mod carrier;
 mod clock;
 mod connection;
 mod driver;

@@ -8,7 +8,7 @@ mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
 pub use session::{ClientTls, CryptoError, ServerTls, Session};
-pub(crate) use session::{Unlocked, initial_keys, plain_keys};
+pub(crate) use session::{Unlocked, initial_keys, plain_keys, tls_client, tls_server};
 pub(crate) use symbol::{SymbolKey, SymbolKeys};
 
 /// Octets of a tag.

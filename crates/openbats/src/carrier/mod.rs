@@ -1,0 +1,197 @@
+//! What carries the connections of an endpoint: packets of the protocol, or the kernel's TCP.
+
+#[cfg(target_os = "linux")]
+mod kernel;
+mod tcp;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bats_proto::{
+    ClientConfig, CloseReason, ConnectError, ConnectionHandle, ConnectionStats, EndpointStats,
+    Event, Input, Mode, SendError, Timestamp, Transmit,
+};
+use bytes::Bytes;
+
+pub(crate) use tcp::{Listener, Tcp};
+
+/// Names a connection of an endpoint; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Handle {
+    Packets(ConnectionHandle),
+    Tcp(u64),
+}
+
+/// What the I/O thread is to do next.
+#[derive(Debug)]
+pub(crate) enum Output {
+    Transmit(Transmit),
+    Event(Handle, Event),
+    Timeout(Option<Timestamp>),
+}
+
+/// All carriers of an endpoint behind one set of calls: those of [`bats_proto::Endpoint`].
+#[derive(Debug)]
+pub(crate) struct Carriers {
+    packets: bats_proto::Endpoint,
+    tcp: Tcp,
+}
+
+impl Carriers {
+    pub(crate) fn new(packets: bats_proto::Endpoint, tcp: Tcp) -> Self {
+        Self { packets, tcp }
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        server_name: &str,
+        config: ClientConfig,
+    ) -> Result<Handle, ConnectError> {
+        match config.transport.mode {
+            Mode::Tcp => self.tcp.connect(now, remote, server_name, &config).map(Handle::Tcp),
+            _ => self.packets.connect(now, remote, server_name, config).map(Handle::Packets),
+        }
+    }
+
+    /// No new connections of peers where they cost something before they are refused.
+    pub(crate) fn stop_listening(&mut self) {
+        self.tcp.stop_listening();
+    }
+
+    pub(crate) fn handle(&mut self, now: Timestamp, input: Input<'_>) {
+        if matches!(input, Input::Timeout) {
+            self.tcp.handle(now);
+        }
+        self.packets.handle(now, input);
+    }
+
+    pub(crate) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
+        let packets = match self.packets.poll(now, buffer) {
+            bats_proto::Output::Transmit(transmit) => return Output::Transmit(transmit),
+            bats_proto::Output::Event(handle, event) => {
+                return Output::Event(Handle::Packets(handle), event);
+            }
+            bats_proto::Output::Timeout(at) => at,
+        };
+        match self.tcp.poll(now) {
+            Ok((id, event)) => Output::Event(Handle::Tcp(id), event),
+            Err(at) => Output::Timeout([packets, at].into_iter().flatten().min()),
+        }
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        now: Timestamp,
+        handle: Handle,
+        message: Bytes,
+    ) -> Result<(), SendError> {
+        match handle {
+            Handle::Packets(handle) => self.packets.send(now, handle, message),
+            Handle::Tcp(id) => self.tcp.send(id, message),
+        }
+    }
+
+    pub(crate) fn send_within(
+        &mut self,
+        now: Timestamp,
+        handle: Handle,
+        message: Bytes,
+        deadline: Duration,
+    ) -> Result<(), SendError> {
+        match handle {
+            Handle::Packets(handle) => self.packets.send_within(now, handle, message, deadline),
+            // A reliable mode: it delivers everything, however late.
+            Handle::Tcp(id) => self.tcp.send(id, message),
+        }
+    }
+
+    pub(crate) fn finish(&mut self, now: Timestamp, handle: Handle) -> Result<(), SendError> {
+        match handle {
+            Handle::Packets(handle) => self.packets.finish(now, handle),
+            Handle::Tcp(id) => self.tcp.finish(id),
+        }
+    }
+
+    pub(crate) fn recv(&mut self, now: Timestamp, handle: Handle) -> Option<Bytes> {
+        match handle {
+            Handle::Packets(handle) => self.packets.recv(now, handle),
+            Handle::Tcp(id) => self.tcp.recv(id),
+        }
+    }
+
+    pub(crate) fn is_finished(&self, handle: Handle) -> bool {
+        match handle {
+            Handle::Packets(handle) => self.packets.is_finished(handle),
+            Handle::Tcp(id) => self.tcp.session(id).is_some_and(|session| session.is_finished()),
+        }
+    }
+
+    pub(crate) fn is_all_acknowledged(&self, handle: Handle) -> bool {
+        match handle {
+            Handle::Packets(handle) => self.packets.is_all_acknowledged(handle),
+            Handle::Tcp(id) => {
+                self.tcp.session(id).is_some_and(|session| session.is_all_acknowledged())
+            }
+        }
+    }
+
+    pub(crate) fn close(&mut self, now: Timestamp, handle: Handle, code: u64, reason: &str) {
+        match handle {
+            Handle::Packets(handle) => self.packets.close(now, handle, code, reason),
+            Handle::Tcp(id) => self.tcp.close(id, code, reason),
+        }
+    }
+
+    pub(crate) fn stats(&self, now: Timestamp, handle: Handle) -> Option<ConnectionStats> {
+        match handle {
+            Handle::Packets(handle) => self.packets.stats(now, handle),
+            Handle::Tcp(id) => self.tcp.stats(now, id),
+        }
+    }
+
+    pub(crate) fn remote(&self, handle: Handle) -> Option<SocketAddr> {
+        match handle {
+            Handle::Packets(handle) => self.packets.remote(handle),
+            Handle::Tcp(id) => self.tcp.remote(id),
+        }
+    }
+
+    pub(crate) fn mode(&self, handle: Handle) -> Option<Mode> {
+        match handle {
+            Handle::Packets(handle) => self.packets.mode(handle),
+            Handle::Tcp(_) => Some(Mode::Tcp),
+        }
+    }
+
+    pub(crate) fn peer_fingerprint(&self, handle: Handle) -> Option<[u8; 32]> {
+        match handle {
+            Handle::Packets(handle) => self.packets.peer_fingerprint(handle),
+            Handle::Tcp(id) => self.tcp.peer_fingerprint(id),
+        }
+    }
+
+    pub(crate) fn endpoint_stats(&self) -> EndpointStats {
+        let (packets, (started, refused)) = (self.packets.endpoint_stats(), self.tcp.counters());
+        EndpointStats {
+            handshakes_started: packets.handshakes_started + started,
+            connections_refused: packets.connections_refused + refused,
+            ..packets
+        }
+    }
+
+    pub(crate) fn connection_count(&self) -> usize {
+        self.packets.connection_count() + self.tcp.connection_count()
+    }
+}
+
+/// The reason for which a connection over a stream ends, if it was closed by nobody.
+pub(crate) fn lost(error: &std::io::Error) -> CloseReason {
+    use std::io::ErrorKind::{ConnectionRefused, TimedOut};
+    match error.kind() {
+        ConnectionRefused => CloseReason::Refused,
+        TimedOut => CloseReason::HandshakeTimeout,
+        _ => CloseReason::Handshake(error.to_string()),
+    }
+}

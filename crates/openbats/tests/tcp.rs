@@ -1,0 +1,351 @@
+//! Mode 10: the same calls over the kernel's TCP.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use openbats::{
+    ClientOptions, CloseReason, ConnectError, Connection, Endpoint, Fingerprint, Identity, Mode,
+    RecvError, SendError, ServerOptions, StartError, TransportConfig, Trust, Wait,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn server(options: impl FnOnce(ServerOptions) -> ServerOptions) -> (Endpoint, Trust) {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let trust = Trust::fingerprint(identity.fingerprint());
+    let options = options(ServerOptions::new(identity).modes([Mode::Tcp]));
+    let server = Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).server(options);
+    (server.start().unwrap(), trust)
+}
+
+fn try_connect(to: SocketAddr, options: ClientOptions) -> Result<Connection, ConnectError> {
+    let client = Endpoint::builder().start().unwrap();
+    client.connect(to, "localhost", options).wait_for(LIMIT).unwrap()
+}
+
+struct Pair {
+    server: Endpoint,
+    near: Connection,
+    far: Connection,
+}
+
+fn pair(transport: TransportConfig) -> Pair {
+    let (server, trust) = server(|options| options.transport(transport.clone()));
+    let options = ClientOptions::new(trust).transport(transport).mode(Mode::Tcp);
+    let near = try_connect(server.local_addr(), options).unwrap();
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    Pair { server, near, far }
+}
+
+fn message(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|place| (place.wrapping_mul(number | 1) >> 3) as u8).collect()
+}
+
+fn next(connection: &Connection) -> Result<Option<Vec<u8>>, RecvError> {
+    let message = connection.recv().wait_for(LIMIT).unwrap();
+    message.map(|message| message.map(|octets| octets.to_vec()))
+}
+
+/// Why nothing comes any more.
+fn end_of(connection: &Connection) -> CloseReason {
+    match next(connection) {
+        Err(RecvError::Closed(reason)) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Sizes around those of frames and records, and one of many.
+fn length(number: usize) -> usize {
+    match number % 50 {
+        0 => 0,
+        1 => 65_535 + number % 3,
+        2 => 1_000_000,
+        _ => (number * 37) % 3_000,
+    }
+}
+
+#[test]
+fn messages_go_both_ways_whole_once_and_in_order() {
+    const MESSAGES: usize = 500;
+    let Pair { near, far, .. } = pair(TransportConfig::default());
+    assert_eq!((near.mode(), far.mode()), (Mode::Tcp, Mode::Tcp));
+    thread::scope(|scope| {
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            scope.spawn(move || {
+                for number in 0..MESSAGES {
+                    let message = message(number, length(number));
+                    // A deadline is accepted and changes nothing: this mode is reliable.
+                    let sent = from.send_within(message, Duration::from_millis(1));
+                    sent.wait_for(LIMIT).unwrap().unwrap();
+                }
+                from.finish().wait_for(LIMIT).unwrap().unwrap();
+                assert!(matches!(from.try_send("late"), Err(SendError::Finished)));
+            });
+            scope.spawn(move || {
+                for number in 0..MESSAGES {
+                    let octets = next(to).unwrap().unwrap();
+                    assert!(octets == message(number, length(number)), "message {number}");
+                }
+                assert_eq!(next(to).unwrap(), None);
+            });
+        }
+    });
+    let total: usize = (0..MESSAGES).map(length).sum();
+    for stats in [near.stats(), far.stats()] {
+        assert_eq!((stats.messages_sent, stats.messages_received), (500, 500));
+        assert_eq!(stats.message_bytes_sent, total as u64);
+        assert_eq!(stats.message_bytes_received, total as u64);
+        assert!(stats.bytes_sent > total as u64 && stats.bytes_received > total as u64);
+        assert_eq!((stats.send_buffer_bytes, stats.receive_buffer_bytes), (0, 0));
+        assert_eq!((stats.messages_lost, stats.messages_expired), (0, 0));
+        assert!(stats.established.is_some());
+        #[cfg(target_os = "linux")]
+        {
+            assert!(stats.smoothed_rtt > Duration::ZERO && stats.cwnd_bytes > 0, "{stats:?}");
+            assert!(stats.packets_sent > 100 && stats.packets_received > 100, "{stats:?}");
+        }
+    }
+}
+
+/// What `finish` has returned for stands, whatever comes after it.
+#[test]
+fn the_end_is_known_before_finish_returns() {
+    for round in 0..10 {
+        let Pair { near, far, .. } = pair(TransportConfig::default());
+        near.send(message(round, length(round))).wait_for(LIMIT).unwrap().unwrap();
+        near.flush().wait_for(LIMIT).unwrap().unwrap();
+        near.finish().wait_for(LIMIT).unwrap().unwrap();
+        near.close(7, "done");
+        assert!(next(&far).unwrap().unwrap() == message(round, length(round)));
+        assert_eq!(next(&far).unwrap(), None);
+        assert_eq!(end_of(&near), CloseReason::Local);
+        assert_eq!(near.close_reason(), Some(CloseReason::Local));
+    }
+}
+
+#[test]
+fn a_close_carries_code_and_text() {
+    let Pair { near, far, .. } = pair(TransportConfig::default());
+    near.close(7, "enough");
+    let told = CloseReason::Peer { code: 7, reason: "enough".into() };
+    assert_eq!(next(&far), Err(RecvError::Closed(told.clone())));
+    assert_eq!(far.close_reason(), Some(told));
+    assert!(matches!(far.send("x").wait(), Err(SendError::Closed(_))));
+}
+
+#[test]
+fn a_receiver_that_takes_nothing_stops_the_sender() {
+    let small = TransportConfig { receive_budget: 4 << 20, ..TransportConfig::default() };
+    let Pair { near, far, .. } = pair(small);
+    let message = vec![7; 100_000];
+    let mut sent = 0;
+    for _ in 0..400 {
+        match near.try_send(message.clone()) {
+            Ok(()) => sent += 1,
+            Err(SendError::Blocked(_)) => thread::sleep(Duration::from_millis(5)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(far.stats().receive_buffer_bytes <= 5 << 20, "{:?}", far.stats());
+    assert!((40..200).contains(&sent), "{sent}");
+    assert!(near.writable().wait_for(Duration::from_millis(50)).is_err());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            near.writable().wait_for(LIMIT).unwrap().unwrap();
+            near.finish().wait_for(LIMIT).unwrap().unwrap();
+        });
+        for _ in 0..sent {
+            assert!(next(&far).unwrap().unwrap() == message);
+        }
+        assert_eq!(next(&far).unwrap(), None);
+    });
+}
+
+#[test]
+fn who_is_not_believed_or_not_there_is_named() {
+    let (server, trust) = server(|options| options);
+    let other = Trust::fingerprint(Fingerprint([7; 32]));
+    let options = ClientOptions::new(other).mode(Mode::Tcp);
+    let refused = try_connect(server.local_addr(), options).unwrap_err();
+    assert!(matches!(refused, ConnectError::Closed(CloseReason::Handshake(_))), "{refused}");
+
+    // Nobody listens.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let options = ClientOptions::new(trust.clone()).mode(Mode::Tcp);
+    let refused = try_connect(free, options.clone()).unwrap_err();
+    assert_eq!(refused, ConnectError::Closed(CloseReason::Refused));
+
+    // A listener that says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let transport =
+        TransportConfig { idle_timeout: Duration::from_millis(300), ..TransportConfig::default() };
+    let hasty = options.transport(transport).mode(Mode::Tcp);
+    let late = try_connect(silent.local_addr().unwrap(), hasty.clone()).unwrap_err();
+    assert_eq!(late, ConnectError::Closed(CloseReason::HandshakeTimeout));
+
+    // A listener that speaks something else.
+    let odd = silent.local_addr().unwrap();
+    let speaker = thread::spawn(move || {
+        // The first is the one above, in the queue of the kernel.
+        for _ in 0..2 {
+            let (mut stream, _) = silent.accept().unwrap();
+            let _ = stream.write_all(b"220 mail.example ESMTP\r\n");
+            let _ = stream.read(&mut [0; 1_000]);
+        }
+    });
+    let refused = try_connect(odd, hasty).unwrap_err();
+    assert!(matches!(refused, ConnectError::Closed(CloseReason::Handshake(_))), "{refused}");
+    speaker.join().unwrap();
+}
+
+#[test]
+fn a_server_takes_the_modes_that_it_offers_and_no_others() {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let trust = Trust::fingerprint(identity.fingerprint());
+    let start = |modes: &[Mode]| {
+        Endpoint::builder()
+            .bind("127.0.0.1:0".parse().unwrap())
+            .server(ServerOptions::new(identity.clone()).modes(modes.iter().copied()))
+            .start()
+            .unwrap()
+    };
+    let options = |mode| ClientOptions::new(trust.clone()).mode(mode);
+    // Both kinds at one port.
+    let both = start(&[Mode::Brtp, Mode::Tcp]);
+    for mode in [Mode::Tcp, Mode::Brtp, Mode::Tcp] {
+        let near = try_connect(both.local_addr(), options(mode)).unwrap();
+        let far = both.accept().wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!((near.mode(), far.mode()), (mode, mode));
+        assert_eq!(near.peer_fingerprint(), Some(identity.fingerprint()));
+        assert_eq!(near.remote_addr(), both.local_addr());
+    }
+    let without = start(&[Mode::Brtp]);
+    let refused = try_connect(without.local_addr(), options(Mode::Tcp)).unwrap_err();
+    assert_eq!(refused, ConnectError::Closed(CloseReason::Refused));
+    let only = start(&[Mode::Tcp]);
+    let reason = match try_connect(only.local_addr(), options(Mode::Brtp)) {
+        Err(ConnectError::Closed(reason)) => reason,
+        Err(error) => panic!("{error}"),
+        Ok(near) => end_of(&near),
+    };
+    assert!(reason.to_string().contains("mode 1 is not offered here"), "{reason}");
+}
+
+#[test]
+fn garbage_ends_a_connection_and_silence_does_too() {
+    let hasty =
+        TransportConfig { idle_timeout: Duration::from_millis(500), ..TransportConfig::default() };
+    let (server, trust) = server(|options| options.transport(hasty).modes([Mode::Tcp]));
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0xff, 0xff, 0, 0], &[]] {
+        let mut stream = TcpStream::connect(server.local_addr()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(garbage).unwrap();
+        let mut answer = Vec::new();
+        // An alert at most, then the end.
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.len() < 100, "{}", answer.len());
+    }
+    // More strangers than are heard at a time hold up nobody for longer than their deadline.
+    let strangers: Vec<TcpStream> =
+        (0..300).map(|_| TcpStream::connect(server.local_addr()).unwrap()).collect();
+    let near = try_connect(server.local_addr(), ClientOptions::new(trust).mode(Mode::Tcp)).unwrap();
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    near.send("after all").wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(next(&far).unwrap().unwrap(), b"after all");
+    drop(strangers);
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused_and_counted() {
+    let (server, trust) = server(|options| options.max_connections(2));
+    let options = ClientOptions::new(trust).mode(Mode::Tcp);
+    let held: Vec<Connection> = (0..2)
+        .map(|_| {
+            let _near = try_connect(server.local_addr(), options.clone()).unwrap();
+            (_near, server.accept().wait_for(LIMIT).unwrap().unwrap())
+        })
+        .flat_map(|(near, far)| [near, far])
+        .collect();
+    let refused = try_connect(server.local_addr(), options.clone()).unwrap_err();
+    assert_eq!(refused, ConnectError::Closed(CloseReason::Refused));
+    assert_eq!(server.stats().connections_refused, 1);
+    drop(held);
+    // Room again, once the goodbyes are through.
+    assert!((0..500).any(|_| {
+        thread::sleep(Duration::from_millis(20));
+        try_connect(server.local_addr(), options.clone()).is_ok()
+    }));
+}
+
+#[test]
+fn the_port_is_taken_for_both_and_free_after_the_end() {
+    let (server, _) = server(|options| options);
+    let address = server.local_addr();
+    assert!(TcpListener::bind(address).is_err() && UdpSocket::bind(address).is_err());
+    server.stop_accepting();
+    // The system refuses for the endpoint.
+    assert!((0..1_000).any(|_| TcpStream::connect(address).is_err()));
+    server.terminate(0, "").wait_for(LIMIT).unwrap();
+    let _udp = UdpSocket::bind(address).unwrap();
+    drop(TcpListener::bind(address).unwrap());
+    // A server that cannot have the TCP port says which.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let failed = Endpoint::builder()
+        .bind(taken.local_addr().unwrap())
+        .server(ServerOptions::new(identity).modes([Mode::Tcp]))
+        .start();
+    assert!(matches!(failed, Err(StartError::BindTcp { .. })), "{failed:?}");
+}
+
+/// Carries one connection until it is told to break it.
+fn breaker(to: SocketAddr) -> (SocketAddr, std::sync::mpsc::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let (near, _) = listener.accept().unwrap();
+        let far = TcpStream::connect(to).unwrap();
+        for (mut from, mut to) in [
+            (near.try_clone().unwrap(), far.try_clone().unwrap()),
+            (far.try_clone().unwrap(), near.try_clone().unwrap()),
+        ] {
+            thread::spawn(move || std::io::copy(&mut from, &mut to));
+        }
+        let _ = receiver.recv();
+        let _ = near.shutdown(std::net::Shutdown::Both);
+        let _ = far.shutdown(std::net::Shutdown::Both);
+    });
+    (address, sender)
+}
+
+#[test]
+fn a_broken_way_is_a_loss_on_both_sides_and_what_came_before_stays() {
+    let (server, trust) = server(|options| options);
+    let (way, scissors) = breaker(server.local_addr());
+    let near = try_connect(way, ClientOptions::new(trust).mode(Mode::Tcp)).unwrap();
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    near.send("first").wait_for(LIMIT).unwrap().unwrap();
+    near.flush().wait_for(LIMIT).unwrap().unwrap();
+    scissors.send(()).unwrap();
+    assert_eq!(next(&far).unwrap().unwrap(), b"first");
+    for end in [&near, &far] {
+        let reason = end_of(end);
+        assert!(matches!(reason, CloseReason::Lost(_)), "{reason}");
+    }
+}
+
+#[test]
+fn an_endpoint_that_is_dropped_waits_for_nothing() {
+    let Pair { server, near, far } = pair(TransportConfig::default());
+    near.send("x").wait_for(LIMIT).unwrap().unwrap();
+    near.flush().wait_for(LIMIT).unwrap().unwrap();
+    drop(near);
+    assert_eq!(next(&far).unwrap().unwrap(), b"x");
+    assert!(matches!(next(&far), Err(RecvError::Closed(CloseReason::Peer { code: 0, .. }))));
+    drop(far);
+    server.shut_down(0, "");
+    server.idle().wait_for(LIMIT).unwrap();
+}
