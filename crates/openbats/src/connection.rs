@@ -351,6 +351,14 @@ impl Connection {
         self.inner.remote
     }
 
+    /// This end's address: that of the endpoint, which may be all of the host's, or over TCP that of
+    /// the connection while it lasts.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        let core = self.inner.shared.lock();
+        core.endpoint.local(self.inner.handle).unwrap_or(self.inner.shared.local_addr)
+    }
+
     /// The fingerprint of the peer's certificate, if it showed one and is still connected.
     #[must_use]
     pub fn peer_fingerprint(&self) -> Option<Fingerprint> {

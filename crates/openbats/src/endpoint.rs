@@ -10,6 +10,8 @@ use bats_proto::config::Security;
 use bats_proto::stream::SecuredServer;
 use bats_proto::{EndpointConfig, EndpointStats, Mode, ServerConfig};
 
+#[cfg(feature = "quic")]
+use crate::carrier::Quic;
 use crate::carrier::{Carriers, Listener, Tcp};
 use crate::clock::Clock;
 use crate::connection::Connection;
@@ -61,6 +63,20 @@ impl Builder {
             }
             _ => None,
         };
+        let clock = Clock::new();
+        #[cfg(feature = "quic")]
+        let quic = {
+            let mut seed = [0; 32];
+            getrandom::fill(&mut seed)
+                .map_err(|error| StartError::Thread(io::Error::other(error)))?;
+            let server = config.server.as_ref().filter(|server| offers(server, Mode::Quic));
+            Quic::new(clock, seed, server).map_err(unusable)?
+        };
+        #[cfg(not(feature = "quic"))]
+        if config.server.as_ref().is_some_and(|server| offers(server, Mode::Quic)) {
+            let text = "mode 12 (QUIC) is not in this build: the feature `quic` is off";
+            return Err(StartError::Configuration(text.to_owned()));
+        }
         let packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
         let (socket, listener) = bind(self.address, over_tcp)?;
         let failed = |source| StartError::Bind { address: asked_for(self.address), source };
@@ -72,9 +88,14 @@ impl Builder {
             None => address,
         });
         let tcp = Tcp::new(poller.clone(), listener, tcp_from).map_err(StartError::Thread)?;
-        let carriers = Carriers::new(packets, tcp);
+        let carriers = Carriers::new(
+            packets,
+            tcp,
+            #[cfg(feature = "quic")]
+            quic,
+        );
         let shared =
-            Shared::new(carriers, poller, Clock::new(), local_addr).map_err(StartError::Thread)?;
+            Shared::new(carriers, poller, clock, local_addr).map_err(StartError::Thread)?;
         let endpoint = Endpoint::new(shared.clone());
         driver::start(shared, socket).map_err(StartError::Thread)?;
         Ok(endpoint)

@@ -302,6 +302,7 @@ impl Shared {
         core.accepting.drain_into(&mut due);
         core.idling.drain_into(&mut due);
         core.ending.drain_into(&mut due);
+        core.endpoint.abandon();
         core.ended = Some(why);
         drop(core);
         due.into_iter().for_each(Waker::wake);

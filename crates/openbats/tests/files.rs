@@ -105,7 +105,7 @@ fn files_of_all_sizes_arrive_as_they_were() {
 
 #[test]
 fn files_cross_every_reliable_mode() {
-    for mode in [Mode::Brctp, Mode::Tcp] {
+    for mode in [Mode::Brctp, Mode::Tcp, Mode::Quic] {
         let scratch = Scratch::new(&format!("mode-{}", mode as u8));
         let sizes = [0, 1, (256 << 10) + 1, 5_000_000];
         let paths = sizes.map(|size| scratch.file(&format!("{size}"), &pseudo_random(size)));

@@ -235,7 +235,7 @@ impl Connection {
             // The first link's controller decides.
             _ if self.carried.is_some() => CongestionAlgorithm::None,
             Mode::Transparent => CongestionAlgorithm::None,
-            Mode::Btp | Mode::Brtp | Mode::Brctp | Mode::Tcp => self.config.congestion,
+            _ => self.config.congestion,
         }
     }
 
@@ -249,8 +249,8 @@ impl Connection {
         let own = symbol_size_for(config.max_udp_payload);
         let window_cap = WINDOW_CAP.min(peer.window_cap);
         let (outgoing, incoming) = match mode {
-            // Carried elsewhere: no connection of packets has agreed on it.
-            Mode::Brtp | Mode::Tcp => {
+            // Others are carried elsewhere: no connection of packets has agreed on them.
+            Mode::Brtp | Mode::Tcp | Mode::Udp | Mode::Quic => {
                 let sender = SenderParameters {
                     max_symbol_size,
                     window_cap,

@@ -65,7 +65,11 @@ fn key_of(identity: &Identity) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'
 }
 
 /// The TLS of a client, whatever carries it, and the name to be asked for.
-pub(crate) fn tls_client(
+///
+/// # Errors
+///
+/// The name is none, or something in the configuration cannot be used.
+pub fn tls_client(
     config: &config::ClientConfig,
     server_name: &str,
     alpn: &[u8],
@@ -110,7 +114,11 @@ pub(crate) fn tls_client(
 }
 
 /// The TLS of a server, whatever carries it.
-pub(crate) fn tls_server(
+///
+/// # Errors
+///
+/// Certificate or key cannot be used.
+pub fn tls_server(
     config: &config::ServerConfig,
     alpn: &[u8],
 ) -> Result<ServerConfig, ConnectError> {

@@ -163,6 +163,19 @@ impl Session {
         self.state == State::Open
     }
 
+    /// Silence after which the connection ends, as both sides have it.
+    pub fn idle_timeout(&self) -> Duration {
+        self.idle_timeout
+    }
+
+    /// The rule that the peer broke, if that ended the connection and it was not told yet.
+    pub fn violation_found(&self) -> Option<&str> {
+        match &self.farewell {
+            Some(Control::Report { reason }) => Some(reason),
+            _ => None,
+        }
+    }
+
     /// Whether the connection has ended; [`transmit`](Self::transmit) may still have a last word.
     pub fn is_over(&self) -> bool {
         self.state == State::Over

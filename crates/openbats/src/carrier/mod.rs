@@ -2,6 +2,8 @@
 
 #[cfg(target_os = "linux")]
 mod kernel;
+#[cfg(feature = "quic")]
+mod quic;
 mod tcp;
 
 use std::net::SocketAddr;
@@ -13,6 +15,8 @@ use bats_proto::{
 };
 use bytes::Bytes;
 
+#[cfg(feature = "quic")]
+pub(crate) use quic::Quic;
 pub(crate) use tcp::{Listener, Tcp};
 
 /// Names a connection of an endpoint; never reused.
@@ -20,6 +24,8 @@ pub(crate) use tcp::{Listener, Tcp};
 pub(crate) enum Handle {
     Packets(ConnectionHandle),
     Tcp(u64),
+    #[cfg(feature = "quic")]
+    Quic(u64),
 }
 
 /// What the I/O thread is to do next.
@@ -35,11 +41,22 @@ pub(crate) enum Output {
 pub(crate) struct Carriers {
     packets: bats_proto::Endpoint,
     tcp: Tcp,
+    #[cfg(feature = "quic")]
+    quic: Quic,
 }
 
 impl Carriers {
-    pub(crate) fn new(packets: bats_proto::Endpoint, tcp: Tcp) -> Self {
-        Self { packets, tcp }
+    pub(crate) fn new(
+        packets: bats_proto::Endpoint,
+        tcp: Tcp,
+        #[cfg(feature = "quic")] quic: Quic,
+    ) -> Self {
+        Self {
+            packets,
+            tcp,
+            #[cfg(feature = "quic")]
+            quic,
+        }
     }
 
     pub(crate) fn connect(
@@ -51,6 +68,8 @@ impl Carriers {
     ) -> Result<Handle, ConnectError> {
         match config.transport.mode {
             Mode::Tcp => self.tcp.connect(now, remote, server_name, &config).map(Handle::Tcp),
+            #[cfg(feature = "quic")]
+            Mode::Quic => self.quic.connect(now, remote, server_name, &config).map(Handle::Quic),
             _ => self.packets.connect(now, remote, server_name, config).map(Handle::Packets),
         }
     }
@@ -58,11 +77,21 @@ impl Carriers {
     /// No new connections of peers where they cost something before they are refused.
     pub(crate) fn stop_listening(&mut self) {
         self.tcp.stop_listening();
+        #[cfg(feature = "quic")]
+        self.quic.stop_listening();
     }
 
     pub(crate) fn handle(&mut self, now: Timestamp, input: Input<'_>) {
         if matches!(input, Input::Timeout) {
             self.tcp.handle(now);
+            #[cfg(feature = "quic")]
+            self.quic.handle_timeout(now);
+        }
+        #[cfg(feature = "quic")]
+        if let Input::Datagram(datagram) = &input
+            && self.quic.wants(datagram.remote, datagram.payload)
+        {
+            return self.quic.handle_datagram(now, datagram);
         }
         self.packets.handle(now, input);
     }
@@ -74,6 +103,12 @@ impl Carriers {
                 return Output::Event(Handle::Packets(handle), event);
             }
             bats_proto::Output::Timeout(at) => at,
+        };
+        #[cfg(feature = "quic")]
+        let packets = match self.quic.poll(now, buffer) {
+            quic::Output::Transmit(transmit) => return Output::Transmit(transmit),
+            quic::Output::Event(id, event) => return Output::Event(Handle::Quic(id), event),
+            quic::Output::Timeout(at) => [packets, at].into_iter().flatten().min(),
         };
         match self.tcp.poll(now) {
             Ok((id, event)) => Output::Event(Handle::Tcp(id), event),
@@ -90,6 +125,8 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.send(now, handle, message),
             Handle::Tcp(id) => self.tcp.send(id, message),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.send(id, message),
         }
     }
 
@@ -104,6 +141,8 @@ impl Carriers {
             Handle::Packets(handle) => self.packets.send_within(now, handle, message, deadline),
             // A reliable mode: it delivers everything, however late.
             Handle::Tcp(id) => self.tcp.send(id, message),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.send(id, message),
         }
     }
 
@@ -111,6 +150,8 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.finish(now, handle),
             Handle::Tcp(id) => self.tcp.finish(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.finish(id),
         }
     }
 
@@ -118,6 +159,8 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.recv(now, handle),
             Handle::Tcp(id) => self.tcp.recv(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.recv(id),
         }
     }
 
@@ -125,6 +168,8 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.is_finished(handle),
             Handle::Tcp(id) => self.tcp.session(id).is_some_and(|session| session.is_finished()),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.session(id).is_some_and(|session| session.is_finished()),
         }
     }
 
@@ -134,6 +179,10 @@ impl Carriers {
             Handle::Tcp(id) => {
                 self.tcp.session(id).is_some_and(|session| session.is_all_acknowledged())
             }
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => {
+                self.quic.session(id).is_some_and(|session| session.is_all_acknowledged())
+            }
         }
     }
 
@@ -141,6 +190,8 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.close(now, handle, code, reason),
             Handle::Tcp(id) => self.tcp.close(id, code, reason),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.close(id, code, reason),
         }
     }
 
@@ -148,6 +199,8 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.stats(now, handle),
             Handle::Tcp(id) => self.tcp.stats(now, id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.stats(now, id),
         }
     }
 
@@ -155,13 +208,32 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.remote(handle),
             Handle::Tcp(id) => self.tcp.remote(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.remote(id),
         }
+    }
+
+    /// The connection's own address, where it is another than the endpoint's.
+    pub(crate) fn local(&self, handle: Handle) -> Option<SocketAddr> {
+        match handle {
+            Handle::Packets(_) => None,
+            Handle::Tcp(id) => self.tcp.local(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(_) => None,
+        }
+    }
+
+    /// Closes every socket: nobody is there to serve it.
+    pub(crate) fn abandon(&mut self) {
+        self.tcp.abandon();
     }
 
     pub(crate) fn mode(&self, handle: Handle) -> Option<Mode> {
         match handle {
             Handle::Packets(handle) => self.packets.mode(handle),
             Handle::Tcp(_) => Some(Mode::Tcp),
+            #[cfg(feature = "quic")]
+            Handle::Quic(_) => Some(Mode::Quic),
         }
     }
 
@@ -169,20 +241,36 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.peer_fingerprint(handle),
             Handle::Tcp(id) => self.tcp.peer_fingerprint(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.peer_fingerprint(id),
         }
     }
 
     pub(crate) fn endpoint_stats(&self) -> EndpointStats {
         let (packets, (started, refused)) = (self.packets.endpoint_stats(), self.tcp.counters());
-        EndpointStats {
+        let packets = EndpointStats {
             handshakes_started: packets.handshakes_started + started,
             connections_refused: packets.connections_refused + refused,
             ..packets
-        }
+        };
+        #[cfg(feature = "quic")]
+        let packets = {
+            let (started, retries, refused) = self.quic.counters();
+            EndpointStats {
+                handshakes_started: packets.handshakes_started + started,
+                retries_sent: packets.retries_sent + retries,
+                connections_refused: packets.connections_refused + refused,
+                ..packets
+            }
+        };
+        packets
     }
 
     pub(crate) fn connection_count(&self) -> usize {
-        self.packets.connection_count() + self.tcp.connection_count()
+        let count = self.packets.connection_count() + self.tcp.connection_count();
+        #[cfg(feature = "quic")]
+        let count = count + self.quic.connection_count();
+        count
     }
 }
 

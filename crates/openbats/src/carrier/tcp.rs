@@ -568,6 +568,16 @@ impl Tcp {
         Some(self.connections.get(&id)?.remote)
     }
 
+    pub(crate) fn local(&self, id: u64) -> Option<SocketAddr> {
+        self.connections.get(&id)?.socket.local_addr().ok().map(canonical)
+    }
+
+    /// Closes every socket.
+    pub(crate) fn abandon(&mut self) {
+        self.stop_listening();
+        self.connections.clear();
+    }
+
     pub(crate) fn peer_fingerprint(&self, id: u64) -> Option<[u8; 32]> {
         self.connections.get(&id)?.secured.peer_fingerprint()
     }

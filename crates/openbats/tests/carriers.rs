@@ -1,4 +1,4 @@
-//! Mode 10: the same calls over the kernel's TCP.
+//! Modes 10 and 12: the same calls over the kernel's TCP and over QUIC.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -11,11 +11,12 @@ use openbats::{
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
+const BOTH: [Mode; 2] = [Mode::Tcp, Mode::Quic];
 
-fn server(options: impl FnOnce(ServerOptions) -> ServerOptions) -> (Endpoint, Trust) {
+fn server(mode: Mode, options: impl FnOnce(ServerOptions) -> ServerOptions) -> (Endpoint, Trust) {
     let identity = Identity::generate(&["localhost"]).unwrap();
     let trust = Trust::fingerprint(identity.fingerprint());
-    let options = options(ServerOptions::new(identity).modes([Mode::Tcp]));
+    let options = options(ServerOptions::new(identity).modes([mode]));
     let server = Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).server(options);
     (server.start().unwrap(), trust)
 }
@@ -31,9 +32,9 @@ struct Pair {
     far: Connection,
 }
 
-fn pair(transport: TransportConfig) -> Pair {
-    let (server, trust) = server(|options| options.transport(transport.clone()));
-    let options = ClientOptions::new(trust).transport(transport).mode(Mode::Tcp);
+fn pair(mode: Mode, transport: TransportConfig) -> Pair {
+    let (server, trust) = server(mode, |options| options.transport(transport.clone()));
+    let options = ClientOptions::new(trust).transport(transport).mode(mode);
     let near = try_connect(server.local_addr(), options).unwrap();
     let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
     Pair { server, near, far }
@@ -69,42 +70,44 @@ fn length(number: usize) -> usize {
 #[test]
 fn messages_go_both_ways_whole_once_and_in_order() {
     const MESSAGES: usize = 500;
-    let Pair { near, far, .. } = pair(TransportConfig::default());
-    assert_eq!((near.mode(), far.mode()), (Mode::Tcp, Mode::Tcp));
-    thread::scope(|scope| {
-        for (from, to) in [(&near, &far), (&far, &near)] {
-            scope.spawn(move || {
-                for number in 0..MESSAGES {
-                    let message = message(number, length(number));
-                    // A deadline is accepted and changes nothing: this mode is reliable.
-                    let sent = from.send_within(message, Duration::from_millis(1));
-                    sent.wait_for(LIMIT).unwrap().unwrap();
-                }
-                from.finish().wait_for(LIMIT).unwrap().unwrap();
-                assert!(matches!(from.try_send("late"), Err(SendError::Finished)));
-            });
-            scope.spawn(move || {
-                for number in 0..MESSAGES {
-                    let octets = next(to).unwrap().unwrap();
-                    assert!(octets == message(number, length(number)), "message {number}");
-                }
-                assert_eq!(next(to).unwrap(), None);
-            });
-        }
-    });
-    let total: usize = (0..MESSAGES).map(length).sum();
-    for stats in [near.stats(), far.stats()] {
-        assert_eq!((stats.messages_sent, stats.messages_received), (500, 500));
-        assert_eq!(stats.message_bytes_sent, total as u64);
-        assert_eq!(stats.message_bytes_received, total as u64);
-        assert!(stats.bytes_sent > total as u64 && stats.bytes_received > total as u64);
-        assert_eq!((stats.send_buffer_bytes, stats.receive_buffer_bytes), (0, 0));
-        assert_eq!((stats.messages_lost, stats.messages_expired), (0, 0));
-        assert!(stats.established.is_some());
-        #[cfg(target_os = "linux")]
-        {
-            assert!(stats.smoothed_rtt > Duration::ZERO && stats.cwnd_bytes > 0, "{stats:?}");
-            assert!(stats.packets_sent > 100 && stats.packets_received > 100, "{stats:?}");
+    for mode in BOTH {
+        let Pair { near, far, .. } = pair(mode, TransportConfig::default());
+        assert_eq!((near.mode(), far.mode()), (mode, mode));
+        thread::scope(|scope| {
+            for (from, to) in [(&near, &far), (&far, &near)] {
+                scope.spawn(move || {
+                    for number in 0..MESSAGES {
+                        let message = message(number, length(number));
+                        // A deadline is accepted and changes nothing: this mode is reliable.
+                        let sent = from.send_within(message, Duration::from_millis(1));
+                        sent.wait_for(LIMIT).unwrap().unwrap();
+                    }
+                    from.finish().wait_for(LIMIT).unwrap().unwrap();
+                    assert!(matches!(from.try_send("late"), Err(SendError::Finished)));
+                });
+                scope.spawn(move || {
+                    for number in 0..MESSAGES {
+                        let octets = next(to).unwrap().unwrap();
+                        assert!(octets == message(number, length(number)), "message {number}");
+                    }
+                    assert_eq!(next(to).unwrap(), None);
+                });
+            }
+        });
+        let total: usize = (0..MESSAGES).map(length).sum();
+        for stats in [near.stats(), far.stats()] {
+            assert_eq!((stats.messages_sent, stats.messages_received), (500, 500));
+            assert_eq!(stats.message_bytes_sent, total as u64);
+            assert_eq!(stats.message_bytes_received, total as u64);
+            assert!(stats.bytes_sent > total as u64 && stats.bytes_received > total as u64);
+            assert_eq!((stats.send_buffer_bytes, stats.receive_buffer_bytes), (0, 0));
+            assert_eq!((stats.messages_lost, stats.messages_expired), (0, 0));
+            assert!(stats.established.is_some());
+            #[cfg(target_os = "linux")]
+            {
+                assert!(stats.smoothed_rtt > Duration::ZERO && stats.cwnd_bytes > 0, "{stats:?}");
+                assert!(stats.packets_sent > 100 && stats.packets_received > 100, "{stats:?}");
+            }
         }
     }
 }
@@ -112,70 +115,87 @@ fn messages_go_both_ways_whole_once_and_in_order() {
 /// What `finish` has returned for stands, whatever comes after it.
 #[test]
 fn the_end_is_known_before_finish_returns() {
-    for round in 0..10 {
-        let Pair { near, far, .. } = pair(TransportConfig::default());
-        near.send(message(round, length(round))).wait_for(LIMIT).unwrap().unwrap();
-        near.flush().wait_for(LIMIT).unwrap().unwrap();
-        near.finish().wait_for(LIMIT).unwrap().unwrap();
-        near.close(7, "done");
-        assert!(next(&far).unwrap().unwrap() == message(round, length(round)));
-        assert_eq!(next(&far).unwrap(), None);
-        assert_eq!(end_of(&near), CloseReason::Local);
-        assert_eq!(near.close_reason(), Some(CloseReason::Local));
+    for mode in BOTH {
+        for round in 0..10 {
+            let Pair { near, far, .. } = pair(mode, TransportConfig::default());
+            near.send(message(round, length(round))).wait_for(LIMIT).unwrap().unwrap();
+            near.flush().wait_for(LIMIT).unwrap().unwrap();
+            near.finish().wait_for(LIMIT).unwrap().unwrap();
+            near.close(7, "done");
+            assert!(next(&far).unwrap().unwrap() == message(round, length(round)));
+            assert_eq!(next(&far).unwrap(), None);
+            assert_eq!(end_of(&near), CloseReason::Local);
+            assert_eq!(near.close_reason(), Some(CloseReason::Local));
+        }
     }
 }
 
 #[test]
 fn a_close_carries_code_and_text() {
-    let Pair { near, far, .. } = pair(TransportConfig::default());
-    near.close(7, "enough");
-    let told = CloseReason::Peer { code: 7, reason: "enough".into() };
-    assert_eq!(next(&far), Err(RecvError::Closed(told.clone())));
-    assert_eq!(far.close_reason(), Some(told));
-    assert!(matches!(far.send("x").wait(), Err(SendError::Closed(_))));
+    for mode in BOTH {
+        let Pair { near, far, .. } = pair(mode, TransportConfig::default());
+        near.close(7, "enough");
+        let told = CloseReason::Peer { code: 7, reason: "enough".into() };
+        assert_eq!(next(&far), Err(RecvError::Closed(told.clone())));
+        assert_eq!(far.close_reason(), Some(told));
+        assert!(matches!(far.send("x").wait(), Err(SendError::Closed(_))));
+    }
 }
 
 #[test]
 fn a_receiver_that_takes_nothing_stops_the_sender() {
-    let small = TransportConfig { receive_budget: 4 << 20, ..TransportConfig::default() };
-    let Pair { near, far, .. } = pair(small);
-    let message = vec![7; 100_000];
-    let mut sent = 0;
-    for _ in 0..400 {
-        match near.try_send(message.clone()) {
-            Ok(()) => sent += 1,
-            Err(SendError::Blocked(_)) => thread::sleep(Duration::from_millis(5)),
-            Err(error) => panic!("{error}"),
+    for mode in BOTH {
+        let small = TransportConfig { receive_budget: 4 << 20, ..TransportConfig::default() };
+        let Pair { near, far, .. } = pair(mode, small);
+        let message = vec![7; 100_000];
+        let mut sent = 0;
+        for _ in 0..400 {
+            match near.try_send(message.clone()) {
+                Ok(()) => sent += 1,
+                Err(SendError::Blocked(_)) => thread::sleep(Duration::from_millis(5)),
+                Err(error) => panic!("{error}"),
+            }
         }
-    }
-    assert!(far.stats().receive_buffer_bytes <= 5 << 20, "{:?}", far.stats());
-    assert!((40..200).contains(&sent), "{sent}");
-    assert!(near.writable().wait_for(Duration::from_millis(50)).is_err());
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            near.writable().wait_for(LIMIT).unwrap().unwrap();
-            near.finish().wait_for(LIMIT).unwrap().unwrap();
+        assert!(far.stats().receive_buffer_bytes <= 5 << 20, "{:?}", far.stats());
+        assert!((40..200).contains(&sent), "{sent}");
+        assert!(near.writable().wait_for(Duration::from_millis(50)).is_err());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                near.writable().wait_for(LIMIT).unwrap().unwrap();
+                near.finish().wait_for(LIMIT).unwrap().unwrap();
+            });
+            for _ in 0..sent {
+                assert!(next(&far).unwrap().unwrap() == message);
+            }
+            assert_eq!(next(&far).unwrap(), None);
         });
-        for _ in 0..sent {
-            assert!(next(&far).unwrap().unwrap() == message);
-        }
-        assert_eq!(next(&far).unwrap(), None);
-    });
+    }
 }
 
 #[test]
 fn who_is_not_believed_or_not_there_is_named() {
-    let (server, trust) = server(|options| options);
-    let other = Trust::fingerprint(Fingerprint([7; 32]));
-    let options = ClientOptions::new(other).mode(Mode::Tcp);
-    let refused = try_connect(server.local_addr(), options).unwrap_err();
-    assert!(matches!(refused, ConnectError::Closed(CloseReason::Handshake(_))), "{refused}");
+    for mode in BOTH {
+        let (server, _) = server(mode, |options| options);
+        let other = Trust::fingerprint(Fingerprint([7; 32]));
+        let options = ClientOptions::new(other).mode(mode);
+        let refused = try_connect(server.local_addr(), options).unwrap_err();
+        assert!(matches!(refused, ConnectError::Closed(CloseReason::Handshake(_))), "{refused}");
+    }
+    let trust = Trust::fingerprint(Fingerprint([7; 32]));
 
     // Nobody listens.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = ClientOptions::new(trust.clone()).mode(Mode::Tcp);
     let refused = try_connect(free, options.clone()).unwrap_err();
     assert_eq!(refused, ConnectError::Closed(CloseReason::Refused));
+
+    // No socket for QUIC either, and who does not answer is given up.
+    let hole = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let transport =
+        TransportConfig { idle_timeout: Duration::from_millis(300), ..TransportConfig::default() };
+    let quic = ClientOptions::new(trust.clone()).transport(transport).mode(Mode::Quic);
+    let late = try_connect(hole.local_addr().unwrap(), quic).unwrap_err();
+    assert_eq!(late, ConnectError::Closed(CloseReason::HandshakeTimeout));
 
     // A listener that says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -213,8 +233,8 @@ fn a_server_takes_the_modes_that_it_offers_and_no_others() {
     };
     let options = |mode| ClientOptions::new(trust.clone()).mode(mode);
     // Both kinds at one port.
-    let both = start(&[Mode::Brtp, Mode::Tcp]);
-    for mode in [Mode::Tcp, Mode::Brtp, Mode::Tcp] {
+    let both = start(&[Mode::Brtp, Mode::Tcp, Mode::Quic, Mode::Btp]);
+    for mode in [Mode::Tcp, Mode::Brtp, Mode::Quic, Mode::Btp, Mode::Quic, Mode::Tcp] {
         let near = try_connect(both.local_addr(), options(mode)).unwrap();
         let far = both.accept().wait_for(LIMIT).unwrap().unwrap();
         assert_eq!((near.mode(), far.mode()), (mode, mode));
@@ -224,6 +244,8 @@ fn a_server_takes_the_modes_that_it_offers_and_no_others() {
     let without = start(&[Mode::Brtp]);
     let refused = try_connect(without.local_addr(), options(Mode::Tcp)).unwrap_err();
     assert_eq!(refused, ConnectError::Closed(CloseReason::Refused));
+    let refused = try_connect(without.local_addr(), options(Mode::Quic)).unwrap_err();
+    assert_eq!(refused, ConnectError::Closed(CloseReason::Version));
     let only = start(&[Mode::Tcp]);
     let reason = match try_connect(only.local_addr(), options(Mode::Brtp)) {
         Err(ConnectError::Closed(reason)) => reason,
@@ -237,7 +259,7 @@ fn a_server_takes_the_modes_that_it_offers_and_no_others() {
 fn garbage_ends_a_connection_and_silence_does_too() {
     let hasty =
         TransportConfig { idle_timeout: Duration::from_millis(500), ..TransportConfig::default() };
-    let (server, trust) = server(|options| options.transport(hasty).modes([Mode::Tcp]));
+    let (server, trust) = server(Mode::Tcp, |options| options.transport(hasty).modes([Mode::Tcp]));
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0xff, 0xff, 0, 0], &[]] {
         let mut stream = TcpStream::connect(server.local_addr()).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -259,29 +281,31 @@ fn garbage_ends_a_connection_and_silence_does_too() {
 
 #[test]
 fn connections_beyond_the_limit_are_refused_and_counted() {
-    let (server, trust) = server(|options| options.max_connections(2));
-    let options = ClientOptions::new(trust).mode(Mode::Tcp);
-    let held: Vec<Connection> = (0..2)
-        .map(|_| {
-            let _near = try_connect(server.local_addr(), options.clone()).unwrap();
-            (_near, server.accept().wait_for(LIMIT).unwrap().unwrap())
-        })
-        .flat_map(|(near, far)| [near, far])
-        .collect();
-    let refused = try_connect(server.local_addr(), options.clone()).unwrap_err();
-    assert_eq!(refused, ConnectError::Closed(CloseReason::Refused));
-    assert_eq!(server.stats().connections_refused, 1);
-    drop(held);
-    // Room again, once the goodbyes are through.
-    assert!((0..500).any(|_| {
-        thread::sleep(Duration::from_millis(20));
-        try_connect(server.local_addr(), options.clone()).is_ok()
-    }));
+    for mode in BOTH {
+        let (server, trust) = server(mode, |options| options.max_connections(2));
+        let options = ClientOptions::new(trust).mode(mode);
+        let held: Vec<Connection> = (0..2)
+            .map(|_| {
+                let _near = try_connect(server.local_addr(), options.clone()).unwrap();
+                (_near, server.accept().wait_for(LIMIT).unwrap().unwrap())
+            })
+            .flat_map(|(near, far)| [near, far])
+            .collect();
+        let refused = try_connect(server.local_addr(), options.clone()).unwrap_err();
+        assert_eq!(refused, ConnectError::Closed(CloseReason::Refused));
+        assert_eq!(server.stats().connections_refused, 1);
+        drop(held);
+        // Room again, once the goodbyes are through.
+        assert!((0..500).any(|_| {
+            thread::sleep(Duration::from_millis(20));
+            try_connect(server.local_addr(), options.clone()).is_ok()
+        }));
+    }
 }
 
 #[test]
 fn the_port_is_taken_for_both_and_free_after_the_end() {
-    let (server, _) = server(|options| options);
+    let (server, _) = server(Mode::Tcp, |options| options);
     let address = server.local_addr();
     assert!(TcpListener::bind(address).is_err() && UdpSocket::bind(address).is_err());
     server.stop_accepting();
@@ -323,7 +347,7 @@ fn breaker(to: SocketAddr) -> (SocketAddr, std::sync::mpsc::Sender<()>) {
 
 #[test]
 fn a_broken_way_is_a_loss_on_both_sides_and_what_came_before_stays() {
-    let (server, trust) = server(|options| options);
+    let (server, trust) = server(Mode::Tcp, |options| options);
     let (way, scissors) = breaker(server.local_addr());
     let near = try_connect(way, ClientOptions::new(trust).mode(Mode::Tcp)).unwrap();
     let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
@@ -339,13 +363,15 @@ fn a_broken_way_is_a_loss_on_both_sides_and_what_came_before_stays() {
 
 #[test]
 fn an_endpoint_that_is_dropped_waits_for_nothing() {
-    let Pair { server, near, far } = pair(TransportConfig::default());
-    near.send("x").wait_for(LIMIT).unwrap().unwrap();
-    near.flush().wait_for(LIMIT).unwrap().unwrap();
-    drop(near);
-    assert_eq!(next(&far).unwrap().unwrap(), b"x");
-    assert!(matches!(next(&far), Err(RecvError::Closed(CloseReason::Peer { code: 0, .. }))));
-    drop(far);
-    server.shut_down(0, "");
-    server.idle().wait_for(LIMIT).unwrap();
+    for mode in BOTH {
+        let Pair { server, near, far } = pair(mode, TransportConfig::default());
+        near.send("x").wait_for(LIMIT).unwrap().unwrap();
+        near.flush().wait_for(LIMIT).unwrap().unwrap();
+        drop(near);
+        assert_eq!(next(&far).unwrap().unwrap(), b"x");
+        assert!(matches!(next(&far), Err(RecvError::Closed(CloseReason::Peer { code: 0, .. }))));
+        drop(far);
+        server.shut_down(0, "");
+        server.idle().wait_for(LIMIT).unwrap();
+    }
 }
