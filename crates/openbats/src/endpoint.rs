@@ -12,7 +12,7 @@ use bats_proto::{EndpointConfig, EndpointStats, Mode, ServerConfig};
 
 #[cfg(feature = "quic")]
 use crate::carrier::Quic;
-use crate::carrier::{Carriers, Listener, Tcp};
+use crate::carrier::{Carriers, Listener, Tcp, Udp};
 use crate::clock::Clock;
 use crate::connection::Connection;
 use crate::driver::{self, Poller, Socket, canonical};
@@ -77,6 +77,14 @@ impl Builder {
             let text = "mode 12 (QUIC) is not in this build: the feature `quic` is off";
             return Err(StartError::Configuration(text.to_owned()));
         }
+        let over_udp = config.server.as_ref().filter(|server| offers(server, Mode::Udp));
+        if over_udp.is_some_and(|server| {
+            Mode::ALL.into_iter().any(|mode| mode != Mode::Udp && offers(server, mode))
+        }) {
+            let text = "mode 11 (UDP) has no handshake to tell others by: offer it alone";
+            return Err(StartError::Configuration(text.to_owned()));
+        }
+        let udp = Udp::new(over_udp);
         let packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
         let (socket, listener) = bind(self.address, over_tcp)?;
         let failed = |source| StartError::Bind { address: asked_for(self.address), source };
@@ -91,6 +99,7 @@ impl Builder {
         let carriers = Carriers::new(
             packets,
             tcp,
+            udp,
             #[cfg(feature = "quic")]
             quic,
         );

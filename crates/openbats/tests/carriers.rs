@@ -375,3 +375,70 @@ fn an_endpoint_that_is_dropped_waits_for_nothing() {
         server.idle().wait_for(LIMIT).unwrap();
     }
 }
+
+#[test]
+fn plain_udp_carries_a_message_in_a_datagram() {
+    let (server, trust) = server(Mode::Udp, |options| options);
+    let address = server.local_addr();
+    let options = ClientOptions::new(trust).mode(Mode::Udp);
+    let client = Endpoint::builder().start().unwrap();
+    let connect = |options| client.connect(address, "localhost", options).wait_for(LIMIT).unwrap();
+    let near = connect(options.clone()).unwrap();
+    // Two connections to one address could not be told apart.
+    assert!(matches!(connect(options.clone()), Err(ConnectError::Configuration(_))));
+    let sizes = [0, 1, 1_472, 700, 0, 1_000];
+    for (number, size) in sizes.into_iter().enumerate() {
+        near.send(message(number, size)).wait_for(LIMIT).unwrap().unwrap();
+    }
+    let refused = near.try_send(message(0, 1_473));
+    assert_eq!(refused, Err(SendError::TooLarge { size: 1_473, limit: 1_472 }));
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!((near.mode(), far.mode()), (Mode::Udp, Mode::Udp));
+    assert_eq!((near.peer_fingerprint(), far.remote_addr().ip()), (None, address.ip()));
+    for (number, size) in sizes.into_iter().enumerate() {
+        assert!(next(&far).unwrap().unwrap() == message(number, size), "{number}");
+    }
+    // Back, and from somebody who knows nothing of us.
+    far.send("back").wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(next(&near).unwrap().unwrap(), b"back");
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.send_to(b"plain", address).unwrap();
+    let plain = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(next(&plain).unwrap().unwrap(), b"plain");
+    plain.send("answer").wait_for(LIMIT).unwrap().unwrap();
+    let mut octets = [0; 100];
+    assert_eq!(stranger.recv(&mut octets).unwrap(), 6);
+    assert_eq!(&octets[..6], b"answer");
+
+    near.finish().wait_for(LIMIT).unwrap().unwrap();
+    assert!(matches!(near.try_send("late"), Err(SendError::Finished)));
+    let (near, far) = (near.stats(), far.stats());
+    assert_eq!((near.messages_sent, near.packets_sent), (6, 6));
+    assert_eq!((far.messages_received, far.bytes_received), (6, near.bytes_sent));
+}
+
+#[test]
+fn plain_udp_shares_no_port_with_modes_that_have_handshakes() {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let start = |modes: [Mode; 2]| {
+        Endpoint::builder()
+            .bind("127.0.0.1:0".parse().unwrap())
+            .server(ServerOptions::new(identity.clone()).modes(modes))
+            .start()
+    };
+    for other in [Mode::Brtp, Mode::Tcp, Mode::Quic] {
+        let refused = start([Mode::Udp, other]);
+        assert!(matches!(refused, Err(StartError::Configuration(_))), "{refused:?}");
+    }
+    let hasty =
+        TransportConfig { idle_timeout: Duration::from_millis(300), ..TransportConfig::default() };
+    let (server, trust) = server(Mode::Udp, |options| options);
+    // Who comes with a handshake gets no answer; who is not there does not show.
+    let options = ClientOptions::new(trust).transport(hasty);
+    let late = try_connect(server.local_addr(), options.clone()).unwrap_err();
+    assert!(matches!(late, ConnectError::Closed(_)), "{late}");
+    let hole = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let near = try_connect(hole, options.mode(Mode::Udp)).unwrap();
+    near.send("x").wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(end_of(&near), CloseReason::IdleTimeout(Duration::from_millis(300)));
+}

@@ -1,10 +1,12 @@
-//! What carries the connections of an endpoint: packets of the protocol, or the kernel's TCP.
+//! What carries the connections of an endpoint: packets of the protocol, the kernel's TCP, QUIC, or
+//! plain datagrams.
 
 #[cfg(target_os = "linux")]
 mod kernel;
 #[cfg(feature = "quic")]
 mod quic;
 mod tcp;
+mod udp;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,12 +20,14 @@ use bytes::Bytes;
 #[cfg(feature = "quic")]
 pub(crate) use quic::Quic;
 pub(crate) use tcp::{Listener, Tcp};
+pub(crate) use udp::Udp;
 
 /// Names a connection of an endpoint; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Handle {
     Packets(ConnectionHandle),
     Tcp(u64),
+    Udp(u64),
     #[cfg(feature = "quic")]
     Quic(u64),
 }
@@ -41,6 +45,7 @@ pub(crate) enum Output {
 pub(crate) struct Carriers {
     packets: bats_proto::Endpoint,
     tcp: Tcp,
+    udp: Udp,
     #[cfg(feature = "quic")]
     quic: Quic,
 }
@@ -49,11 +54,13 @@ impl Carriers {
     pub(crate) fn new(
         packets: bats_proto::Endpoint,
         tcp: Tcp,
+        udp: Udp,
         #[cfg(feature = "quic")] quic: Quic,
     ) -> Self {
         Self {
             packets,
             tcp,
+            udp,
             #[cfg(feature = "quic")]
             quic,
         }
@@ -66,7 +73,17 @@ impl Carriers {
         server_name: &str,
         config: ClientConfig,
     ) -> Result<Handle, ConnectError> {
+        if self.udp.is_server() && !matches!(config.transport.mode, Mode::Udp | Mode::Tcp) {
+            let text = "an endpoint that serves mode 11 (UDP) takes every datagram for a message";
+            return Err(ConnectError::Configuration(text.to_owned()));
+        }
         match config.transport.mode {
+            Mode::Udp => self.udp.connect(now, remote, &config).map(Handle::Udp),
+            #[cfg(not(feature = "quic"))]
+            Mode::Quic => {
+                let text = "mode 12 (QUIC) is not in this build: the feature `quic` is off";
+                Err(ConnectError::Configuration(text.to_owned()))
+            }
             Mode::Tcp => self.tcp.connect(now, remote, server_name, &config).map(Handle::Tcp),
             #[cfg(feature = "quic")]
             Mode::Quic => self.quic.connect(now, remote, server_name, &config).map(Handle::Quic),
@@ -77,6 +94,7 @@ impl Carriers {
     /// No new connections of peers where they cost something before they are refused.
     pub(crate) fn stop_listening(&mut self) {
         self.tcp.stop_listening();
+        self.udp.stop_listening();
         #[cfg(feature = "quic")]
         self.quic.stop_listening();
     }
@@ -84,8 +102,14 @@ impl Carriers {
     pub(crate) fn handle(&mut self, now: Timestamp, input: Input<'_>) {
         if matches!(input, Input::Timeout) {
             self.tcp.handle(now);
+            self.udp.handle_timeout(now);
             #[cfg(feature = "quic")]
             self.quic.handle_timeout(now);
+        }
+        if let Input::Datagram(datagram) = &input
+            && self.udp.wants(datagram.remote)
+        {
+            return self.udp.handle_datagram(now, datagram);
         }
         #[cfg(feature = "quic")]
         if let Input::Datagram(datagram) = &input
@@ -110,6 +134,11 @@ impl Carriers {
             quic::Output::Event(id, event) => return Output::Event(Handle::Quic(id), event),
             quic::Output::Timeout(at) => [packets, at].into_iter().flatten().min(),
         };
+        let packets = match self.udp.poll(now, buffer) {
+            udp::Output::Transmit(transmit) => return Output::Transmit(transmit),
+            udp::Output::Event(id, event) => return Output::Event(Handle::Udp(id), event),
+            udp::Output::Timeout(at) => [packets, at].into_iter().flatten().min(),
+        };
         match self.tcp.poll(now) {
             Ok((id, event)) => Output::Event(Handle::Tcp(id), event),
             Err(at) => Output::Timeout([packets, at].into_iter().flatten().min()),
@@ -125,6 +154,7 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.send(now, handle, message),
             Handle::Tcp(id) => self.tcp.send(id, message),
+            Handle::Udp(id) => self.udp.send(now, id, message, None),
             #[cfg(feature = "quic")]
             Handle::Quic(id) => self.quic.send(id, message),
         }
@@ -141,6 +171,7 @@ impl Carriers {
             Handle::Packets(handle) => self.packets.send_within(now, handle, message, deadline),
             // A reliable mode: it delivers everything, however late.
             Handle::Tcp(id) => self.tcp.send(id, message),
+            Handle::Udp(id) => self.udp.send(now, id, message, Some(deadline)),
             #[cfg(feature = "quic")]
             Handle::Quic(id) => self.quic.send(id, message),
         }
@@ -150,6 +181,7 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.finish(now, handle),
             Handle::Tcp(id) => self.tcp.finish(id),
+            Handle::Udp(id) => self.udp.finish(id),
             #[cfg(feature = "quic")]
             Handle::Quic(id) => self.quic.finish(id),
         }
@@ -159,6 +191,7 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.recv(now, handle),
             Handle::Tcp(id) => self.tcp.recv(id),
+            Handle::Udp(id) => self.udp.recv(id),
             #[cfg(feature = "quic")]
             Handle::Quic(id) => self.quic.recv(id),
         }
@@ -168,6 +201,8 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.is_finished(handle),
             Handle::Tcp(id) => self.tcp.session(id).is_some_and(|session| session.is_finished()),
+            // Nothing says that a peer has finished.
+            Handle::Udp(_) => false,
             #[cfg(feature = "quic")]
             Handle::Quic(id) => self.quic.session(id).is_some_and(|session| session.is_finished()),
         }
@@ -179,6 +214,7 @@ impl Carriers {
             Handle::Tcp(id) => {
                 self.tcp.session(id).is_some_and(|session| session.is_all_acknowledged())
             }
+            Handle::Udp(id) => self.udp.is_all_sent(id),
             #[cfg(feature = "quic")]
             Handle::Quic(id) => {
                 self.quic.session(id).is_some_and(|session| session.is_all_acknowledged())
@@ -190,6 +226,7 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.close(now, handle, code, reason),
             Handle::Tcp(id) => self.tcp.close(id, code, reason),
+            Handle::Udp(id) => self.udp.close(id),
             #[cfg(feature = "quic")]
             Handle::Quic(id) => self.quic.close(id, code, reason),
         }
@@ -199,6 +236,7 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.stats(now, handle),
             Handle::Tcp(id) => self.tcp.stats(now, id),
+            Handle::Udp(id) => self.udp.stats(now, id),
             #[cfg(feature = "quic")]
             Handle::Quic(id) => self.quic.stats(now, id),
         }
@@ -208,6 +246,7 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.remote(handle),
             Handle::Tcp(id) => self.tcp.remote(id),
+            Handle::Udp(id) => self.udp.remote(id),
             #[cfg(feature = "quic")]
             Handle::Quic(id) => self.quic.remote(id),
         }
@@ -218,6 +257,7 @@ impl Carriers {
         match handle {
             Handle::Packets(_) => None,
             Handle::Tcp(id) => self.tcp.local(id),
+            Handle::Udp(_) => None,
             #[cfg(feature = "quic")]
             Handle::Quic(_) => None,
         }
@@ -232,6 +272,7 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.mode(handle),
             Handle::Tcp(_) => Some(Mode::Tcp),
+            Handle::Udp(_) => Some(Mode::Udp),
             #[cfg(feature = "quic")]
             Handle::Quic(_) => Some(Mode::Quic),
         }
@@ -241,6 +282,7 @@ impl Carriers {
         match handle {
             Handle::Packets(handle) => self.packets.peer_fingerprint(handle),
             Handle::Tcp(id) => self.tcp.peer_fingerprint(id),
+            Handle::Udp(_) => None,
             #[cfg(feature = "quic")]
             Handle::Quic(id) => self.quic.peer_fingerprint(id),
         }
@@ -250,7 +292,7 @@ impl Carriers {
         let (packets, (started, refused)) = (self.packets.endpoint_stats(), self.tcp.counters());
         let packets = EndpointStats {
             handshakes_started: packets.handshakes_started + started,
-            connections_refused: packets.connections_refused + refused,
+            connections_refused: packets.connections_refused + refused + self.udp.refused(),
             ..packets
         };
         #[cfg(feature = "quic")]
@@ -267,7 +309,9 @@ impl Carriers {
     }
 
     pub(crate) fn connection_count(&self) -> usize {
-        let count = self.packets.connection_count() + self.tcp.connection_count();
+        let count = self.packets.connection_count()
+            + self.tcp.connection_count()
+            + self.udp.connection_count();
         #[cfg(feature = "quic")]
         let count = count + self.quic.connection_count();
         count

@@ -113,7 +113,9 @@ impl Socket {
         // The system may have learnt meanwhile that the interface cannot do GSO.
         let step = transmit.segment_size * self.state.max_gso_segments().max(1);
         let mut sent = 0;
-        for contents in octets.chunks(step) {
+        // An empty datagram is one, too.
+        let empty = octets.is_empty().then_some(octets);
+        for contents in octets.chunks(step.max(1)).chain(empty) {
             let datagrams = quinn_udp::Transmit {
                 destination: self.map(transmit.remote),
                 ecn: EcnCodepoint::from_bits(transmit.ecn),
@@ -251,12 +253,10 @@ impl ReceiveBuffers {
                 (canonical(meta.addr), meta.dst_ip.map(|ip| ip.to_canonical()));
             let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
             let len = meta.len.min(TRAIN_BYTES);
-            train[..len].chunks_mut(meta.stride.max(1)).map(move |payload| Received {
-                remote,
-                local_ip,
-                ecn,
-                payload,
-            })
+            // An empty datagram is one, too.
+            let empty: Option<&mut [u8]> = (len == 0).then_some(&mut []);
+            let payloads = train[..len].chunks_mut(meta.stride.max(1)).chain(empty);
+            payloads.map(move |payload| Received { remote, local_ip, ecn, payload })
         })
     }
 }
