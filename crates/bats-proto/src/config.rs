@@ -19,14 +19,42 @@ pub enum Mode {
     /// TRANSPARENT: messages leave as they are, at once: no redundancy, no congestion control. They
     /// are encrypted all the same. For networks that are known to carry the load.
     Transparent = 3,
+    /// Reliable, ordered messages over TCP with TLS 1.3, where UDP does not pass or the kernel's
+    /// congestion control is wanted. Not carried by packets of this protocol: see
+    /// [`stream`](crate::stream).
+    Tcp = 10,
+    /// Plain UDP: a message is a datagram, neither encrypted nor repaired nor controlled, and there is
+    /// no handshake. Not carried by packets of this protocol.
+    Udp = 11,
+    /// Reliable, ordered messages over QUIC. Not carried by packets of this protocol: see
+    /// [`stream`](crate::stream).
+    Quic = 12,
 }
 
 impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent, Self::Tcp, Self::Udp, Self::Quic];
+
     /// The mode with this number, if it is known.
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent]
-            .into_iter()
-            .find(|mode| *mode as u8 == number)
+        Self::ALL.into_iter().find(|mode| *mode as u8 == number)
+    }
+
+    /// Whether everything that is sent arrives, once and in order, or the connection ends.
+    pub fn is_reliable(self) -> bool {
+        match self {
+            Self::Brtp | Self::Brctp | Self::Tcp | Self::Quic => true,
+            Self::Btp | Self::Transparent | Self::Udp => false,
+        }
+    }
+
+    /// Whether packets of this protocol carry it; the others are a driver's matter.
+    pub fn is_own(self) -> bool {
+        match self {
+            Self::Btp | Self::Brtp | Self::Brctp | Self::Transparent => true,
+            Self::Tcp | Self::Udp | Self::Quic => false,
+        }
     }
 }
 

@@ -73,6 +73,10 @@ pub enum CloseReason {
     /// The server refused the connection, for instance because it is full.
     #[error("refused by the server")]
     Refused,
+    /// Modes over a stream of somebody else's: it ended or broke before either side said that the
+    /// connection is over.
+    #[error("connection lost: {0}")]
+    Lost(String),
     /// A key protected as many packets as is safe.
     #[error("limit of the packet protection reached")]
     AeadLimit,

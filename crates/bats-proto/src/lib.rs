@@ -21,6 +21,7 @@ pub mod link;
 pub mod relay;
 pub mod session;
 pub mod stats;
+pub mod stream;
 pub mod wire;
 
 pub use bats_types::Timestamp;

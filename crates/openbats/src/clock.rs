@@ -19,6 +19,18 @@ impl Clock {
         Self { origin: Instant::now() }
     }
 
+    /// A time as others count it.
+    #[cfg(feature = "quic")]
+    pub(crate) fn instant(&self, at: Timestamp) -> Instant {
+        self.origin + (at - (Timestamp::ZERO + BEGINNING))
+    }
+
+    /// A time of others.
+    #[cfg(feature = "quic")]
+    pub(crate) fn timestamp(&self, at: Instant) -> Timestamp {
+        Timestamp::ZERO + BEGINNING + at.saturating_duration_since(self.origin)
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         Timestamp::ZERO + BEGINNING + self.origin.elapsed()
     }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats, Mode};
+use bats_proto::{CloseReason, ConnectionStats, Mode};
 use bytes::Bytes;
 
+use crate::carrier::Handle;
 use crate::clock::Clock;
 use crate::error::{ConnectError, RecvError, SendError};
 use crate::identity::Fingerprint;
@@ -27,7 +28,7 @@ pub struct Connection {
 
 struct Inner {
     shared: Arc<Shared>,
-    handle: ConnectionHandle,
+    handle: Handle,
     remote: SocketAddr,
 }
 
@@ -55,7 +56,7 @@ impl Connection {
     pub(crate) fn new(
         shared: Arc<Shared>,
         core: &mut Core,
-        handle: ConnectionHandle,
+        handle: Handle,
         remote: SocketAddr,
     ) -> Self {
         core.handles += 1;
@@ -348,6 +349,14 @@ impl Connection {
     #[must_use]
     pub fn remote_addr(&self) -> SocketAddr {
         self.inner.remote
+    }
+
+    /// This end's address: that of the endpoint, which may be all of the host's, or over TCP that of
+    /// the connection while it lasts.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        let core = self.inner.shared.lock();
+        core.endpoint.local(self.inner.handle).unwrap_or(self.inner.shared.local_addr)
     }
 
     /// The fingerprint of the peer's certificate, if it showed one and is still connected.

@@ -7,11 +7,15 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bats_proto::config::Security;
-use bats_proto::{EndpointConfig, EndpointStats};
+use bats_proto::stream::SecuredServer;
+use bats_proto::{EndpointConfig, EndpointStats, Mode, ServerConfig};
 
+#[cfg(feature = "quic")]
+use crate::carrier::Quic;
+use crate::carrier::{Carriers, Listener, Tcp, Udp};
 use crate::clock::Clock;
 use crate::connection::Connection;
-use crate::driver::{self, Socket, canonical};
+use crate::driver::{self, Poller, Socket, canonical};
 use crate::error::{ConnectError, StartError};
 use crate::options::{ClientOptions, ServerOptions};
 use crate::shared::{Shared, Slot};
@@ -51,17 +55,97 @@ impl Builder {
         };
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| StartError::Thread(io::Error::other(error)))?;
-        let core = bats_proto::Endpoint::new(config, seed)
-            .map_err(|error| StartError::Configuration(error.to_string()))?;
-        let unspecified = ([0, 0, 0, 0], 0).into();
-        let failed =
-            |source| StartError::Bind { address: self.address.unwrap_or(unspecified), source };
-        let socket = self.address.map_or_else(Socket::bind_any, Socket::bind).map_err(failed)?;
+        let unusable =
+            |error: bats_proto::ConnectError| StartError::Configuration(error.to_string());
+        let over_tcp = match &config.server {
+            Some(server) if offers(server, Mode::Tcp) => {
+                Some((SecuredServer::new(server).map_err(unusable)?, server.clone()))
+            }
+            _ => None,
+        };
+        let clock = Clock::new();
+        #[cfg(feature = "quic")]
+        let quic = {
+            let mut seed = [0; 32];
+            getrandom::fill(&mut seed)
+                .map_err(|error| StartError::Thread(io::Error::other(error)))?;
+            let server = config.server.as_ref().filter(|server| offers(server, Mode::Quic));
+            Quic::new(clock, seed, server).map_err(unusable)?
+        };
+        #[cfg(not(feature = "quic"))]
+        if config.server.as_ref().is_some_and(|server| offers(server, Mode::Quic)) {
+            let text = "mode 12 (QUIC) is not in this build: the feature `quic` is off";
+            return Err(StartError::Configuration(text.to_owned()));
+        }
+        let over_udp = config.server.as_ref().filter(|server| offers(server, Mode::Udp));
+        if over_udp.is_some_and(|server| {
+            Mode::ALL.into_iter().any(|mode| mode != Mode::Udp && offers(server, mode))
+        }) {
+            let text = "mode 11 (UDP) has no handshake to tell others by: offer it alone";
+            return Err(StartError::Configuration(text.to_owned()));
+        }
+        let udp = Udp::new(over_udp);
+        let packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
+        let (socket, listener) = bind(self.address, over_tcp)?;
+        let failed = |source| StartError::Bind { address: asked_for(self.address), source };
         let local_addr = socket.local_addr().map_err(failed)?;
-        let shared = Shared::new(core, Clock::new(), local_addr).map_err(StartError::Thread)?;
+        let poller = Arc::new(Poller::new().map_err(StartError::Thread)?);
+        // A port that is listened at cannot be where connections begin.
+        let tcp_from = self.address.map(|address| match listener {
+            Some(_) => SocketAddr::new(address.ip(), 0),
+            None => address,
+        });
+        let tcp = Tcp::new(poller.clone(), listener, tcp_from).map_err(StartError::Thread)?;
+        let carriers = Carriers::new(
+            packets,
+            tcp,
+            udp,
+            #[cfg(feature = "quic")]
+            quic,
+        );
+        let shared =
+            Shared::new(carriers, poller, clock, local_addr).map_err(StartError::Thread)?;
         let endpoint = Endpoint::new(shared.clone());
         driver::start(shared, socket).map_err(StartError::Thread)?;
         Ok(endpoint)
+    }
+}
+
+/// Ports tried until one is free for UDP and for TCP.
+const PORT_TRIES: usize = 32;
+
+fn offers(server: &ServerConfig, mode: Mode) -> bool {
+    server.transport.mode == mode || server.transport.also_accepted.contains(&mode)
+}
+
+fn asked_for(address: Option<SocketAddr>) -> SocketAddr {
+    address.unwrap_or_else(|| ([0, 0, 0, 0], 0).into())
+}
+
+/// The UDP socket, and the TCP socket of the same address where one is wanted.
+fn bind(
+    address: Option<SocketAddr>,
+    over_tcp: Option<(SecuredServer, ServerConfig)>,
+) -> Result<(Socket, Option<Listener>), StartError> {
+    let mut tries = PORT_TRIES;
+    loop {
+        let socket = address.map_or_else(Socket::bind_any, Socket::bind);
+        let failed = |source| StartError::Bind { address: asked_for(address), source };
+        let socket = socket.map_err(failed)?;
+        let Some((server, config)) = &over_tcp else { return Ok((socket, None)) };
+        let local = socket.local_addr().map_err(failed)?;
+        match Listener::bind(local, server.clone(), config) {
+            Ok(listener) => return Ok((socket, Some(listener))),
+            // Somebody else has this port for TCP; the next one may be free.
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse
+                    && asked_for(address).port() == 0
+                    && tries > 1 =>
+            {
+                tries -= 1;
+            }
+            Err(source) => return Err(StartError::BindTcp { address: local, source }),
+        }
     }
 }
 
@@ -152,7 +236,10 @@ impl Endpoint {
 
     /// Accepts no more connections; those there are live on.
     pub fn stop_accepting(&self) {
-        self.shared.call(|core, _| core.refuses_new = true);
+        self.shared.call(|core, _| {
+            core.refuses_new = true;
+            core.endpoint.stop_listening();
+        });
     }
 
     /// Closes all connections with an application's code and text, and begins and accepts no more.

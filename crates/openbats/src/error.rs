@@ -18,6 +18,14 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// The TCP port of the same number cannot be used, which a server needs that offers mode TCP.
+    #[error("cannot use TCP address {address}: {source}")]
+    BindTcp {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The system refused something that the I/O thread needs.
     #[error("cannot start the I/O thread: {0}")]
     Thread(#[source] io::Error),

@@ -29,14 +29,31 @@
 //! # Modes
 //!
 //! A client asks for a [`Mode`] with [`ClientOptions::mode`]; a server says with
-//! [`ServerOptions::modes`] which it accepts. All are encrypted, keep the boundaries of messages, and
-//! never alter or repeat one.
+//! [`ServerOptions::modes`] which it accepts. All keep the boundaries of messages. All but UDP
+//! are encrypted, and never alter or repeat one.
 //!
 //! | mode | arrives | order | redundancy | congestion control | deadlines |
 //! |---|---|---|---|---|---|
 //! | [`Mode::Brtp`] (1) | everything, or the connection ends | kept | coded, and more when asked | yes | no |
+//! | [`Mode::Brctp`] (2) | everything, or the connection ends | kept | blocks without a rate, as RFC 9426 has it | yes | no |
 //! | [`Mode::Btp`] (0) | each message in time or not at all | as they become known | coded, ahead only | yes | yes |
+//! | [`Mode::Tcp`] (10) | everything, or the connection ends | kept | none: the kernel's TCP | the kernel's | no |
+//! | [`Mode::Quic`] (12) | everything, or the connection ends | kept | none: QUIC | BBR or CUBIC | no |
 //! | [`Mode::Transparent`] (3) | what the network delivers | as they arrive | none | none | yes |
+//! | [`Mode::Udp`] (11) | what the network delivers, twice if it does | as they arrive | none | none | yes |
+//!
+//! TCP is there for networks that let no UDP pass: a server that offers it listens at the TCP port of the
+//! same number, too. It and QUIC (with the feature `quic`, which is on by default) are encrypted and
+//! authenticated like the others, and hold nobody up behind a slow receiver: what a peer may send is
+//! bounded by `receive_budget`. [`TransportConfig::congestion`] chooses in QUIC between BBR and
+//! CUBIC, which stands for all others; over TCP the kernel has chosen.
+//!
+//! UDP (11) is for peers that know nothing else. A message is a datagram of at most
+//! [`TransportConfig::max_udp_payload`] octets (20 less over IPv6), in clear, and neither repaired nor
+//! controlled. There is no handshake: `connect` succeeds whoever is there, a server's connection begins
+//! with the first datagram of an address, `finish` waits only until all has been sent, `recv` never comes
+//! to an end of its own, and no peer learns of a close: silence ends connections. A server offers this
+//! mode alone.
 //!
 //! BTP repairs what redundancy sent ahead can repair: loss is hidden without a round trip, and what is
 //! lost beyond that stays lost. A message whose deadline ([`Connection::send_within`],
@@ -54,6 +71,7 @@
 //! whatever the application does meanwhile.
 #![forbid(unsafe_code)]
 
+mod carrier;
 mod clock;
 mod connection;
 mod driver;

@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats, Event, Mode};
+use bats_proto::{CloseReason, ConnectionStats, Event, Mode};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use crate::carrier::{Carriers, Handle};
 use crate::clock::Clock;
-use crate::driver::Alarm;
+use crate::driver::{Alarm, Poller};
 
 /// Tasks that wait for one thing.
 #[derive(Debug, Default)]
@@ -76,10 +77,10 @@ const MAX_UNACCEPTED: usize = 256;
 /// The state under the lock.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(crate) endpoint: bats_proto::Endpoint,
-    pub(crate) slots: BTreeMap<ConnectionHandle, Slot>,
+    pub(crate) endpoint: Carriers,
+    pub(crate) slots: BTreeMap<Handle, Slot>,
     /// Established by peers, not yet accepted by the application.
-    pub(crate) accepted: VecDeque<(ConnectionHandle, SocketAddr)>,
+    pub(crate) accepted: VecDeque<(Handle, SocketAddr)>,
     pub(crate) accepting: Wakers,
     pub(crate) idling: Wakers,
     /// Endpoints and connections that the application holds.
@@ -101,7 +102,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(endpoint: bats_proto::Endpoint) -> Self {
+    pub(crate) fn new(endpoint: Carriers) -> Self {
         Self {
             endpoint,
             slots: BTreeMap::new(),
@@ -123,7 +124,7 @@ impl Core {
     pub(crate) fn on_event(
         &mut self,
         clock: &Clock,
-        handle: ConnectionHandle,
+        handle: Handle,
         event: Event,
         due: &mut Vec<Waker>,
     ) {
@@ -189,6 +190,7 @@ impl Core {
     /// Closes everything that the application can no longer reach.
     fn close_unreachable(&mut self, clock: &Clock) {
         if self.endpoints == 0 || self.is_shut_down {
+            self.endpoint.stop_listening();
             while let Some((handle, _)) = self.accepted.pop_front() {
                 self.slots.remove(&handle);
                 self.endpoint.close(clock.now(), handle, 0, "not accepted");
@@ -207,18 +209,21 @@ impl Core {
 pub(crate) struct Shared {
     core: Mutex<Core>,
     pub(crate) alarm: Alarm,
+    /// The sockets of connections over TCP.
+    pub(crate) poller: Arc<Poller>,
     pub(crate) clock: Clock,
     pub(crate) local_addr: SocketAddr,
 }
 
 impl Shared {
     pub(crate) fn new(
-        endpoint: bats_proto::Endpoint,
+        endpoint: Carriers,
+        poller: Arc<Poller>,
         clock: Clock,
         local_addr: SocketAddr,
     ) -> io::Result<Arc<Self>> {
         let core = Mutex::new(Core::new(endpoint));
-        Ok(Arc::new(Self { core, alarm: Alarm::new()?, clock, local_addr }))
+        Ok(Arc::new(Self { core, alarm: Alarm::new()?, poller, clock, local_addr }))
     }
 
     /// The lock. A thread that panicked under it leaves a state that is still consistent enough
@@ -241,7 +246,7 @@ impl Shared {
     }
 
     /// An application's handle is gone; `connection` names which, unless it was the endpoint's.
-    pub(crate) fn on_dropped(&self, connection: Option<ConnectionHandle>) {
+    pub(crate) fn on_dropped(&self, connection: Option<Handle>) {
         self.call(|core, clock| {
             core.handles -= 1;
             match connection {
@@ -265,6 +270,7 @@ impl Shared {
     pub(crate) fn shut_down(&self, code: u64, reason: &str) {
         self.call(|core, clock| {
             core.is_shut_down = true;
+            core.endpoint.stop_listening();
             core.close_unreachable(clock);
             let open: Vec<_> = core
                 .slots
@@ -296,6 +302,7 @@ impl Shared {
         core.accepting.drain_into(&mut due);
         core.idling.drain_into(&mut due);
         core.ending.drain_into(&mut due);
+        core.endpoint.abandon();
         core.ended = Some(why);
         drop(core);
         due.into_iter().for_each(Waker::wake);

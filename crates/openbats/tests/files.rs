@@ -9,16 +9,20 @@ use std::time::Duration;
 
 use common::Scratch;
 use openbats::file::{self, FileError, Receiver};
-use openbats::{ClientOptions, Connection, Endpoint, Identity, ServerOptions, Trust, Wait};
+use openbats::{ClientOptions, Connection, Endpoint, Identity, Mode, ServerOptions, Trust, Wait};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn connect() -> (Connection, Connection) {
+    connect_in(Mode::Brtp)
+}
+
+fn connect_in(mode: Mode) -> (Connection, Connection) {
     let identity = Identity::generate(&["localhost"]).unwrap();
-    let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
+    let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint())).mode(mode);
     let server = Endpoint::builder()
         .bind("127.0.0.1:0".parse().unwrap())
-        .server(ServerOptions::new(identity))
+        .server(ServerOptions::new(identity).modes([mode]))
         .start()
         .unwrap();
     let client = Endpoint::builder().start().unwrap();
@@ -33,7 +37,17 @@ fn transfer(
     receiver: &Receiver,
     paths: &[&Path],
 ) -> (Vec<Result<u64, String>>, Vec<Result<u64, FileError>>) {
-    let (near, far) = connect();
+    transfer_by(Mode::Brtp, receiver, paths)
+}
+
+/// The same in another mode.
+#[expect(clippy::type_complexity, reason = "a pair of lists of results")]
+fn transfer_by(
+    mode: Mode,
+    receiver: &Receiver,
+    paths: &[&Path],
+) -> (Vec<Result<u64, String>>, Vec<Result<u64, FileError>>) {
+    let (near, far) = connect_in(mode);
     std::thread::scope(|scope| {
         let receiving = scope.spawn(move || {
             let mut results = Vec::new();
@@ -87,6 +101,22 @@ fn files_of_all_sizes_arrive_as_they_were() {
         assert!(arrived == pseudo_random(size), "{size}");
     }
     assert_eq!(scratch.received().len(), sizes.len(), "no temporary file stays");
+}
+
+#[test]
+fn files_cross_every_reliable_mode() {
+    for mode in [Mode::Brctp, Mode::Tcp, Mode::Quic] {
+        let scratch = Scratch::new(&format!("mode-{}", mode as u8));
+        let sizes = [0, 1, (256 << 10) + 1, 5_000_000];
+        let paths = sizes.map(|size| scratch.file(&format!("{size}"), &pseudo_random(size)));
+        let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+        let (sent, _) = transfer_by(mode, &Receiver::new(scratch.incoming()), &paths);
+        assert_eq!(sent, sizes.map(|size| Ok(size as u64)), "{mode:?}");
+        for size in sizes {
+            let arrived = fs::read(scratch.incoming().join(size.to_string())).unwrap();
+            assert!(arrived == pseudo_random(size), "{mode:?}: {size}");
+        }
+    }
 }
 
 #[test]

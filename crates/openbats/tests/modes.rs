@@ -13,7 +13,7 @@ use openbats::{
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
-const ALL: [Mode; 3] = [Mode::Brtp, Mode::Btp, Mode::Transparent];
+const ALL: [Mode; 4] = [Mode::Brtp, Mode::Brctp, Mode::Btp, Mode::Transparent];
 
 /// Carries datagrams between one client and a server, and drops some of those to the server.
 struct Relay {
@@ -178,13 +178,41 @@ fn lossy_modes_deliver_each_message_once_or_count_it_as_lost() {
 }
 
 #[test]
-fn the_reliable_mode_loses_nothing_on_the_same_way() {
-    let pair = pair(Mode::Brtp, TransportConfig::default());
-    assert_eq!((pair.near.mode(), pair.far.mode()), (Mode::Brtp, Mode::Brtp));
-    pair.relay.drop_of_1000(80);
-    assert!(flow(&pair).into_iter().eq(0..MESSAGES));
-    let stats = pair.far.stats();
-    assert_eq!((stats.messages_lost, stats.messages_expired), (0, 0));
+fn reliable_modes_lose_nothing_on_the_same_way() {
+    for mode in [Mode::Brtp, Mode::Brctp] {
+        let pair = pair(mode, TransportConfig::default());
+        assert_eq!((pair.near.mode(), pair.far.mode()), (mode, mode));
+        pair.relay.drop_of_1000(80);
+        assert!(flow(&pair).into_iter().eq(0..MESSAGES), "{mode:?}");
+        let (near, far) = (pair.near.stats(), pair.far.stats());
+        assert_eq!((far.messages_lost, far.messages_expired), (0, 0), "{mode:?}");
+        assert_eq!(near.messages_sent, u64::from(MESSAGES), "{mode:?}");
+        assert_eq!(far.messages_received, u64::from(MESSAGES), "{mode:?}");
+        assert_eq!(near.message_bytes_sent, far.message_bytes_received, "{mode:?}");
+        assert!(near.smoothed_rtt > Duration::ZERO && near.cwnd_bytes > 0, "{mode:?}: {near:?}");
+        assert!(near.packets_lost > 0 && near.send_buffer_bytes == 0, "{mode:?}: {near:?}");
+    }
+}
+
+#[test]
+fn an_object_of_many_blocks_and_an_empty_message_go_by_brctp() {
+    let pair = pair(Mode::Brctp, TransportConfig::default());
+    pair.relay.drop_of_1000(50);
+    let object = message(1, 5 << 20);
+    for octets in [object.clone(), Vec::new(), message(2, 9)] {
+        pair.near.send(octets).wait_for(LIMIT).unwrap().unwrap();
+    }
+    // Both directions carry.
+    pair.far.send(message(3, 70_000)).wait_for(LIMIT).unwrap().unwrap();
+    let next = |connection: &Connection| connection.recv().wait_for(LIMIT).unwrap().unwrap();
+    assert!(next(&pair.far).unwrap() == object);
+    assert_eq!(next(&pair.far).unwrap().len(), 0);
+    assert!(next(&pair.far).unwrap() == message(2, 9));
+    assert!(next(&pair.near).unwrap() == message(3, 70_000));
+    pair.near.flush().wait_for(LIMIT).unwrap().unwrap();
+    pair.near.finish().wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(next(&pair.far), None);
+    assert!(pair.far.stats().symbols_decoded > 0);
 }
 
 /// At 1 Mbit/s a message of 50 kB takes 0.4 s: those behind it are too old when their turn comes.

@@ -50,7 +50,7 @@ use state::State;
 use streams::{Outgoing, Streams};
 
 pub(crate) use carried::{Arrived, Carriage, FirstLink};
-pub(crate) use setup::{Setup, local_parameters};
+pub(crate) use setup::{Setup, local_parameters, max_message, receive_budget};
 
 /// Least and most time that an acknowledgement is held back; between them a 32nd of the
 /// round-trip time, so that a rate change shows within a small part of a round.

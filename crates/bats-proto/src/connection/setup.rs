@@ -71,7 +71,7 @@ fn window_bytes(config: &TransportConfig) -> usize {
 
 /// The receive budget, raised to what progress needs: a window that repairs refer to, a message
 /// under assembly and a window of credit.
-pub(super) fn receive_budget(config: &TransportConfig) -> usize {
+pub(crate) fn receive_budget(config: &TransportConfig) -> usize {
     config.receive_budget.max(4 * window_bytes(config))
 }
 
@@ -82,7 +82,7 @@ fn send_budget(config: &TransportConfig) -> usize {
 
 /// The longest message accepted: more than half of the budget would leave no room for credit, and
 /// the message could never be completed.
-fn max_message(config: &TransportConfig) -> usize {
+pub(crate) fn max_message(config: &TransportConfig) -> usize {
     config.max_message_size.min(MAX_MESSAGE).min(receive_budget(config) / 2)
 }
 
@@ -213,6 +213,9 @@ impl Connection {
     /// The mode of the connection: the client's, if the server offers it.
     fn agreed_mode(&self, peers: u8) -> Option<Mode> {
         let theirs = Mode::from_number(peers)?;
+        if self.role == Role::Server && !theirs.is_own() {
+            return None;
+        }
         // Relays know S- and R-batches, and not blocks.
         if self.carried.is_some() && theirs == Mode::Brctp {
             return None;
@@ -233,7 +236,7 @@ impl Connection {
             // The first link's controller decides.
             _ if self.carried.is_some() => CongestionAlgorithm::None,
             Mode::Transparent => CongestionAlgorithm::None,
-            Mode::Btp | Mode::Brtp | Mode::Brctp => self.config.congestion,
+            _ => self.config.congestion,
         }
     }
 
@@ -247,7 +250,8 @@ impl Connection {
         let own = symbol_size_for(config.max_udp_payload);
         let window_cap = WINDOW_CAP.min(peer.window_cap);
         let (outgoing, incoming) = match mode {
-            Mode::Brtp => {
+            // Others are carried elsewhere: no connection of packets has agreed on them.
+            Mode::Brtp | Mode::Tcp | Mode::Udp | Mode::Quic => {
                 let sender = SenderParameters {
                     max_symbol_size,
                     window_cap,

@@ -1,4 +1,5 @@
-//! Keys and the TLS session. No type of the TLS library leaves this folder.
+//! Keys and the TLS session. No type of the TLS library leaves this folder, but to carriers that bring
+//! a transport of their own for TLS: [`stream`](crate::stream) and QUIC.
 
 mod certificate;
 mod plain;
@@ -7,7 +8,7 @@ mod symbol;
 mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
-pub use session::{ClientTls, CryptoError, ServerTls, Session};
+pub use session::{ClientTls, CryptoError, ServerTls, Session, tls_client, tls_server};
 pub(crate) use session::{Unlocked, initial_keys, plain_keys};
 pub(crate) use symbol::{SymbolKey, SymbolKeys};
 

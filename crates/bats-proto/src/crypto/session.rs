@@ -64,6 +64,80 @@ fn key_of(identity: &Identity) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'
     (chain, PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.private_key.clone())))
 }
 
+/// The TLS of a client, whatever carries it, and the name to be asked for.
+///
+/// # Errors
+///
+/// The name is none, or something in the configuration cannot be used.
+pub fn tls_client(
+    config: &config::ClientConfig,
+    server_name: &str,
+    alpn: &[u8],
+) -> Result<(ClientConfig, ServerName<'static>), ConnectError> {
+    let name = ServerName::try_from(server_name.to_owned())
+        .map_err(|_| ConnectError::ServerName(server_name.to_owned()))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let judged_at = match &config.trust {
+        PeerTrust::Authorities { unix_time, .. } => *unix_time,
+        // Fingerprints know no time.
+        PeerTrust::Fingerprints(_) | PeerTrust::DangerousAcceptAny => Duration::ZERO,
+    };
+    let time = Arc::new(FixedTime(UnixTime::since_unix_epoch(judged_at)));
+    let builder = ClientConfig::builder_with_details(provider.clone(), time)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(unusable)?;
+    let pinned = |accepted| Arc::new(PinnedVerifier { accepted, provider: provider.clone() });
+    let builder = match &config.trust {
+        PeerTrust::Authorities { certificates, .. } => {
+            let mut roots = RootCertStore::empty();
+            for authority in certificates {
+                roots.add(CertificateDer::from(authority.clone())).map_err(unusable)?;
+            }
+            builder.with_root_certificates(roots)
+        }
+        PeerTrust::Fingerprints(accepted) => {
+            builder.dangerous().with_custom_certificate_verifier(pinned(Some(accepted.clone())))
+        }
+        PeerTrust::DangerousAcceptAny => {
+            builder.dangerous().with_custom_certificate_verifier(pinned(None))
+        }
+    };
+    let mut tls = match &config.identity {
+        Some(identity) => {
+            let (chain, key) = key_of(identity);
+            builder.with_client_auth_cert(chain, key).map_err(unusable)?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    tls.alpn_protocols = vec![alpn.to_vec()];
+    Ok((tls, name))
+}
+
+/// The TLS of a server, whatever carries it.
+///
+/// # Errors
+///
+/// Certificate or key cannot be used.
+pub fn tls_server(
+    config: &config::ServerConfig,
+    alpn: &[u8],
+) -> Result<ServerConfig, ConnectError> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let (chain, key) = key_of(&config.identity);
+    // Clients show no certificates, so that no time is asked for.
+    let time = Arc::new(FixedTime(UnixTime::since_unix_epoch(Duration::ZERO)));
+    let mut tls = ServerConfig::builder_with_details(provider, time)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(unusable)?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(unusable)?;
+    tls.alpn_protocols = vec![alpn.to_vec()];
+    // Resumption is not offered yet, so tickets would only cost packets.
+    tls.send_tls13_tickets = 0;
+    Ok(tls)
+}
+
 impl ClientTls {
     pub(crate) fn new(
         config: &config::ClientConfig,
@@ -73,42 +147,7 @@ impl ClientTls {
         if security == Security::DangerousPlain {
             return Ok(Self::Plain);
         }
-        let name = ServerName::try_from(server_name.to_owned())
-            .map_err(|_| ConnectError::ServerName(server_name.to_owned()))?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let judged_at = match &config.trust {
-            PeerTrust::Authorities { unix_time, .. } => *unix_time,
-            // Fingerprints know no time.
-            PeerTrust::Fingerprints(_) | PeerTrust::DangerousAcceptAny => Duration::ZERO,
-        };
-        let time = Arc::new(FixedTime(UnixTime::since_unix_epoch(judged_at)));
-        let builder = ClientConfig::builder_with_details(provider.clone(), time)
-            .with_protocol_versions(&[&TLS13])
-            .map_err(unusable)?;
-        let pinned = |accepted| Arc::new(PinnedVerifier { accepted, provider: provider.clone() });
-        let builder = match &config.trust {
-            PeerTrust::Authorities { certificates, .. } => {
-                let mut roots = RootCertStore::empty();
-                for authority in certificates {
-                    roots.add(CertificateDer::from(authority.clone())).map_err(unusable)?;
-                }
-                builder.with_root_certificates(roots)
-            }
-            PeerTrust::Fingerprints(accepted) => {
-                builder.dangerous().with_custom_certificate_verifier(pinned(Some(accepted.clone())))
-            }
-            PeerTrust::DangerousAcceptAny => {
-                builder.dangerous().with_custom_certificate_verifier(pinned(None))
-            }
-        };
-        let mut tls = match &config.identity {
-            Some(identity) => {
-                let (chain, key) = key_of(identity);
-                builder.with_client_auth_cert(chain, key).map_err(unusable)?
-            }
-            None => builder.with_no_client_auth(),
-        };
-        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let (tls, name) = tls_client(config, server_name, ALPN)?;
         Ok(Self::Tls(Arc::new(tls), Box::new(name)))
     }
 
@@ -137,20 +176,7 @@ impl ServerTls {
         if security == Security::DangerousPlain {
             return Ok(Self::Plain);
         }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let (chain, key) = key_of(&config.identity);
-        // Clients show no certificates, so that no time is asked for.
-        let time = Arc::new(FixedTime(UnixTime::since_unix_epoch(Duration::ZERO)));
-        let mut tls = ServerConfig::builder_with_details(provider, time)
-            .with_protocol_versions(&[&TLS13])
-            .map_err(unusable)?
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .map_err(unusable)?;
-        tls.alpn_protocols = vec![ALPN.to_vec()];
-        // Resumption is not offered yet, so tickets would only cost packets.
-        tls.send_tls13_tickets = 0;
-        Ok(Self::Tls(Arc::new(tls)))
+        Ok(Self::Tls(Arc::new(tls_server(config, ALPN)?)))
     }
 
     pub(crate) fn start(&self, parameters: Vec<u8>) -> Result<Session, CryptoError> {

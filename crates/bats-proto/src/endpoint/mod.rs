@@ -144,6 +144,10 @@ impl Endpoint {
         server_name: &str,
         config: ClientConfig,
     ) -> Result<ConnectionHandle, ConnectError> {
+        if !config.transport.mode.is_own() {
+            let text = format!("mode {} is not carried by packets", config.transport.mode as u8);
+            return Err(ConnectError::Configuration(text));
+        }
         let local_cid = self.fresh_cid();
         let code_seed = self.rng.next_u64();
         let parameters = self.parameters(&config.transport, code_seed);

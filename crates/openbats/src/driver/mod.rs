@@ -1,6 +1,7 @@
 //! The I/O thread: one socket, one protocol core, deadlines in nanoseconds.
 
 mod alarm;
+mod poller;
 mod socket;
 
 use std::io;
@@ -9,12 +10,14 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use bats_proto::{Input, Output};
+use bats_proto::Input;
 use bats_types::Timestamp;
 
 pub(crate) use alarm::Alarm;
+pub(crate) use poller::{Interest, Poller};
 pub(crate) use socket::{Socket, canonical};
 
+use crate::carrier::Output;
 use crate::shared::Shared;
 use socket::{Bursts, Readiness, ReceiveBuffers};
 
@@ -153,7 +156,7 @@ impl<'a> Driver<'a> {
         if timeout.is_some_and(|timeout| timeout < SHORTEST_SLEEP) {
             return Ok(());
         }
-        let rung = self.socket.wait(&self.shared.alarm, timeout, readiness)?;
+        let rung = self.socket.wait(&self.shared.alarm, &self.shared.poller, timeout, readiness)?;
         if rung {
             self.shared.alarm.silence();
         }

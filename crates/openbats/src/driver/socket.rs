@@ -10,7 +10,7 @@ use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 
-use crate::driver::Alarm;
+use crate::driver::{Alarm, Poller};
 
 /// Datagrams, or trains of datagrams joined by GRO, of one call.
 const RECEIVE_BATCH: usize = 16;
@@ -113,7 +113,9 @@ impl Socket {
         // The system may have learnt meanwhile that the interface cannot do GSO.
         let step = transmit.segment_size * self.state.max_gso_segments().max(1);
         let mut sent = 0;
-        for contents in octets.chunks(step) {
+        // An empty datagram is one, too.
+        let empty = octets.is_empty().then_some(octets);
+        for contents in octets.chunks(step.max(1)).chain(empty) {
             let datagrams = quinn_udp::Transmit {
                 destination: self.map(transmit.remote),
                 ecn: EcnCodepoint::from_bits(transmit.ecn),
@@ -148,10 +150,12 @@ impl Socket {
         }
     }
 
-    /// Sleeps until the socket is ready, the alarm rings or the time is over; whether it rang.
+    /// Sleeps until this socket or one of the poller's is ready, the alarm rings or the time is over;
+    /// whether it rang.
     pub(crate) fn wait(
         &self,
         alarm: &Alarm,
+        poller: &Poller,
         timeout: Option<Duration>,
         readiness: Readiness,
     ) -> io::Result<bool> {
@@ -163,6 +167,7 @@ impl Socket {
         let mut files = [
             PollFd::from_borrowed_fd(socket, flags),
             PollFd::from_borrowed_fd(alarm, PollFlags::IN),
+            PollFd::from_borrowed_fd(poller.as_fd(), PollFlags::IN),
         ];
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
@@ -248,12 +253,10 @@ impl ReceiveBuffers {
                 (canonical(meta.addr), meta.dst_ip.map(|ip| ip.to_canonical()));
             let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
             let len = meta.len.min(TRAIN_BYTES);
-            train[..len].chunks_mut(meta.stride.max(1)).map(move |payload| Received {
-                remote,
-                local_ip,
-                ecn,
-                payload,
-            })
+            // An empty datagram is one, too.
+            let empty: Option<&mut [u8]> = (len == 0).then_some(&mut []);
+            let payloads = train[..len].chunks_mut(meta.stride.max(1)).chain(empty);
+            payloads.map(move |payload| Received { remote, local_ip, ecn, payload })
         })
     }
 }
@@ -391,13 +394,14 @@ mod tests {
     fn the_alarm_ends_the_wait() {
         let socket = Socket::bind_any().unwrap();
         let alarm = Alarm::new().unwrap();
+        let poller = Poller::new().unwrap();
         let short = Some(Duration::from_micros(100));
-        assert!(!socket.wait(&alarm, short, Readiness::Read).unwrap());
+        assert!(!socket.wait(&alarm, &poller, short, Readiness::Read).unwrap());
         alarm.ring();
         alarm.ring();
-        assert!(socket.wait(&alarm, None, Readiness::Read).unwrap());
+        assert!(socket.wait(&alarm, &poller, None, Readiness::Read).unwrap());
         alarm.silence();
-        assert!(!socket.wait(&alarm, short, Readiness::Read).unwrap());
-        assert!(!socket.wait(&alarm, None, Readiness::ReadOrWrite).unwrap());
+        assert!(!socket.wait(&alarm, &poller, short, Readiness::Read).unwrap());
+        assert!(!socket.wait(&alarm, &poller, None, Readiness::ReadOrWrite).unwrap());
     }
 }

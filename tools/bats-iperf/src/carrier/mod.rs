@@ -130,7 +130,7 @@ impl Pipe {
     /// and both sides count them.
     pub(crate) fn messages_sent_by_peer(&self) -> Option<u64> {
         match self {
-            Self::Bats { connection, .. } if connection.mode() != Mode::Brtp => {
+            Self::Bats { connection, .. } if !connection.mode().is_reliable() => {
                 let stats = connection.stats();
                 Some(stats.messages_received.saturating_add(stats.messages_lost))
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
-use openbats::{Goal, TransportConfig};
+use openbats::{CongestionAlgorithm, Goal, TransportConfig};
 
 use super::{Existing, GoalName, Options, TransportMode};
 use crate::control::Carrier;
@@ -123,10 +123,30 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
 
 fn check_mode(options: &Options) -> Result<(), clap::Error> {
     if !options.files.is_empty() && !options.mode.is_reliable() {
-        return Err(wrong("files need all of their data: -f goes with mode 1 (brtp) only"));
+        return Err(wrong(
+            "files need all of their data: -f goes with modes 1 (brtp) and 2 (brctp)",
+        ));
     }
     if options.deadline.is_some() && options.mode.is_reliable() {
         return Err(wrong("--deadline goes with modes 0 (btp) and 3 (transparent)"));
+    }
+    let congestion = options.congestion.map(|congestion| congestion.0);
+    if options.mode == TransportMode::Quic {
+        if options.goal.is_some() {
+            return Err(wrong("in mode 12 (quic) nothing is coded: no --goal"));
+        }
+        if !matches!(congestion, None | Some(CongestionAlgorithm::Bbr | CongestionAlgorithm::Cubic))
+        {
+            return Err(wrong("mode 12 (quic) has --congestion bbr and cubic"));
+        }
+    }
+    if options.mode == TransportMode::Tcp {
+        if options.goal.is_some() || congestion.is_some() {
+            return Err(wrong("in mode 10 (tcp) the kernel decides: no --goal or --congestion"));
+        }
+        if options.emulate.is_some() {
+            return Err(wrong("the emulated link carries UDP only: no mode 10 with --emulate"));
+        }
     }
     Ok(())
 }
@@ -286,8 +306,8 @@ mod tests {
             "-c host -p 0",
             "-c host -p 70000",
             "-c host -m 7",
-            "-c host -m brctp",
-            "-c host -m 10",
+            "-c host -m udp",
+            "-c host -m 11",
             "-c host -f a -m 0",
             "-c host -f a -m transparent",
             "-c host -f a --deadline 5",
@@ -320,6 +340,11 @@ mod tests {
             "-c host -J --json-stream",
             "-c host --emulate x",
             "-c host --emulate loss=1% --baseline tcp",
+            "-c host --emulate loss=1% -m 10",
+            "-c host -m tcp --congestion cubic",
+            "-c host -m tcp --goal latency",
+            "-c host -m quic --goal latency",
+            "-c host -m quic --congestion gcc",
             "-c host --baseline quic",
             "-c host --extra-data x",
             "-c host -4 -6",

@@ -39,7 +39,7 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
                 return Err("files go over OpenBATS only".into());
             }
             if !request.mode.is_reliable() {
-                return Err("files go by mode BRTP only".into());
+                return Err("files go by modes BRTP and BRCTP only".into());
             }
             if !(1..=MAX_FILES).contains(count) {
                 return Err(format!("1 to {MAX_FILES} files are possible"));

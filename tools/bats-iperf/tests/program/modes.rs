@@ -54,6 +54,23 @@ fn btp_repairs_most_and_counts_the_rest() {
     }
 }
 
+/// All that was sent arrives, and nothing is said to be lost.
+#[test]
+fn reliable_modes_carry_everything_both_ways() {
+    for (mode, name) in [("1", "BRTP"), ("brctp", "BRCTP"), ("10", "TCP+TLS"), ("12", "QUIC")] {
+        let options = ["-m", mode, "-t", "0.6", "-i", "0.3", "-P", "2", "--bidir", "-b", "20M"];
+        let (near, far) = run(&[], &options);
+        for report in [&near, &far] {
+            assert_eq!(report["start"]["test_start"]["protocol"], name);
+            is_accounted_for(report);
+            for stream in report["end"]["streams"].as_array().unwrap() {
+                assert_eq!(stream["receiver"]["lost_packets"], 0, "{name}: {stream:#}");
+                assert!(count(&stream["receiver"]["packets"]) > 0, "{name}: {stream:#}");
+            }
+        }
+    }
+}
+
 #[test]
 fn both_directions_and_times_work_in_a_mode_that_loses() {
     let link = "loss=5%,delay=5ms";

@@ -1,0 +1,293 @@
+//! The frames of the stream: a kind, a length, and so many octets.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |     Kind      |            Length of the payload              |
+//! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! | Payload ...
+//! ```
+//!
+//! Numbers are big endian. Frames of a kind above 0x3f that is not known are skipped, so that later
+//! versions can say more; lower ones end the connection.
+
+/// Octets before the payload.
+pub(super) const HEADER_LEN: usize = 4;
+/// Most octets of a message in one frame: short enough that receipts pass between two of them.
+pub(super) const MAX_PART: usize = 64 << 10;
+/// Most octets of any other payload that is kept.
+pub(super) const MAX_CONTROL: usize = 1_024 + 8;
+/// Kinds from here on are skipped if they are not known.
+const FIRST_OPTIONAL: u8 = 0x40;
+
+const HELLO: u8 = 0;
+const PART: u8 = 1;
+const LAST: u8 = 2;
+const RECEIPT: u8 = 3;
+const FINISH: u8 = 4;
+const CLOSE: u8 = 5;
+const PING: u8 = 6;
+const PONG: u8 = 7;
+const REPORT: u8 = 8;
+
+/// The version of this framing.
+const VERSION: u8 = 1;
+const HELLO_LEN: usize = 1 + 8 + 8 + 8;
+const RECEIPT_LEN: usize = 3 * 8;
+
+/// Which rule a peer's octets break.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// A frame of a kind that this version must know and does not.
+    #[error("frame of unknown kind {0}")]
+    Kind(u8),
+    /// A payload of a length that this kind cannot have.
+    #[error("frame of kind {kind} with {len} octets")]
+    Length {
+        /// Kind of the frame.
+        kind: u8,
+        /// Octets of its payload.
+        len: usize,
+    },
+    /// A version of the framing that is not spoken here.
+    #[error("version {0} of the framing")]
+    Version(u8),
+}
+
+/// The first words of each side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    /// Octets of the longest message accepted.
+    pub(super) max_message: u64,
+    /// Credit to begin with.
+    pub(super) credit: u64,
+    /// Silence in milliseconds after which this side gives up.
+    pub(super) idle_ms: u64,
+}
+
+/// Sums since the beginning: what has arrived, and up to where the peer may send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Receipt {
+    /// Messages that have arrived whole; the end counts as one.
+    pub(super) units: u64,
+    /// Octets of them.
+    pub(super) octets: u64,
+    /// Credit: see [`cost`].
+    pub(super) credit: u64,
+}
+
+/// What a header announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Octets of a message, of which more follow.
+    Part,
+    /// The last octets of a message.
+    Last,
+    /// Something small, to be read by [`Control::decode`].
+    Control(u8),
+    /// Something of a later version.
+    Unknown,
+}
+
+/// Credit that octets of a message take; its last frame pays for the memory that even an empty
+/// message needs.
+pub(super) fn cost(octets: usize, is_last: bool) -> u64 {
+    octets as u64 + if is_last { MESSAGE_COST } else { 0 }
+}
+
+/// Octets that a message takes beside its content.
+pub(super) const MESSAGE_COST: u64 = 64;
+
+/// Reads a header: the kind and the octets of the payload.
+pub(super) fn decode_header(header: [u8; HEADER_LEN]) -> Result<(Kind, usize), FrameError> {
+    let kind = header[0];
+    let len = u32::from_be_bytes([0, header[1], header[2], header[3]]) as usize;
+    let wrong = Err(FrameError::Length { kind, len });
+    match kind {
+        PART if (1..=MAX_PART).contains(&len) => Ok((Kind::Part, len)),
+        LAST if len <= MAX_PART => Ok((Kind::Last, len)),
+        PART | LAST => wrong,
+        HELLO..=REPORT if len <= MAX_CONTROL => Ok((Kind::Control(kind), len)),
+        HELLO..=REPORT => wrong,
+        FIRST_OPTIONAL.. => Ok((Kind::Unknown, len)),
+        _ => Err(FrameError::Kind(kind)),
+    }
+}
+
+fn put_header(out: &mut Vec<u8>, kind: u8, len: usize) {
+    // Lengths are at most `MAX_PART`, which three octets hold.
+    let [_, length @ ..] = (len as u32).to_be_bytes();
+    out.push(kind);
+    out.extend_from_slice(&length);
+}
+
+/// Appends octets of a message, at most [`MAX_PART`].
+pub(super) fn put_part(out: &mut Vec<u8>, octets: &[u8], is_last: bool) {
+    put_header(out, if is_last { LAST } else { PART }, octets.len());
+    out.extend_from_slice(octets);
+}
+
+/// Everything but messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    Hello(Hello),
+    Receipt(Receipt),
+    Finish,
+    Close {
+        code: u64,
+        reason: String,
+    },
+    /// The peer broke a rule.
+    Report {
+        reason: String,
+    },
+    Ping,
+    Pong,
+}
+
+impl Control {
+    /// Appends the frame. Longer reasons are cut.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello(hello) => {
+                put_header(out, HELLO, HELLO_LEN);
+                out.push(VERSION);
+                for number in [hello.max_message, hello.credit, hello.idle_ms] {
+                    out.extend_from_slice(&number.to_be_bytes());
+                }
+            }
+            Self::Receipt(receipt) => {
+                put_header(out, RECEIPT, RECEIPT_LEN);
+                for number in [receipt.units, receipt.octets, receipt.credit] {
+                    out.extend_from_slice(&number.to_be_bytes());
+                }
+            }
+            Self::Finish => put_header(out, FINISH, 0),
+            Self::Close { code, reason } => {
+                let text = &reason.as_bytes()[..reason.len().min(MAX_CONTROL - 8)];
+                put_header(out, CLOSE, 8 + text.len());
+                out.extend_from_slice(&code.to_be_bytes());
+                out.extend_from_slice(text);
+            }
+            Self::Report { reason } => {
+                let text = &reason.as_bytes()[..reason.len().min(MAX_CONTROL)];
+                put_header(out, REPORT, text.len());
+                out.extend_from_slice(text);
+            }
+            Self::Ping => put_header(out, PING, 0),
+            Self::Pong => put_header(out, PONG, 0),
+        }
+    }
+
+    /// Reads the payload of a frame of this kind.
+    pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
+        let wrong = || FrameError::Length { kind, len: payload.len() };
+        let numbers = |octets: &[u8]| -> Result<[u64; 3], FrameError> {
+            let mut numbers = [0; 3];
+            let mut rest = octets;
+            for number in &mut numbers {
+                let (first, after) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;
+                (*number, rest) = (u64::from_be_bytes(*first), after);
+            }
+            Ok(numbers)
+        };
+        match (kind, payload.len()) {
+            // A later version may say more in its greeting.
+            (HELLO, HELLO_LEN..) => {
+                if payload[0] != VERSION {
+                    return Err(FrameError::Version(payload[0]));
+                }
+                let [max_message, credit, idle_ms] = numbers(&payload[1..])?;
+                Ok(Self::Hello(Hello { max_message, credit, idle_ms }))
+            }
+            (RECEIPT, RECEIPT_LEN) => {
+                let [units, octets, credit] = numbers(payload)?;
+                Ok(Self::Receipt(Receipt { units, octets, credit }))
+            }
+            (FINISH, 0) => Ok(Self::Finish),
+            (PING, 0) => Ok(Self::Ping),
+            (PONG, 0) => Ok(Self::Pong),
+            (REPORT, _) => {
+                Ok(Self::Report { reason: String::from_utf8_lossy(payload).into_owned() })
+            }
+            (CLOSE, 8..) => {
+                let (code, text) = payload.split_first_chunk::<8>().ok_or_else(wrong)?;
+                Ok(Self::Close {
+                    code: u64::from_be_bytes(*code),
+                    reason: String::from_utf8_lossy(text).into_owned(),
+                })
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decode(frame: &[u8]) -> Result<Control, FrameError> {
+        let header: [u8; HEADER_LEN] = frame[..HEADER_LEN].try_into().unwrap();
+        let (Kind::Control(kind), len) = decode_header(header)? else { panic!("{frame:?}") };
+        assert_eq!(len, frame.len() - HEADER_LEN);
+        Control::decode(kind, &frame[HEADER_LEN..])
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_inverts_encoding(a: u64, b: u64, c: u64, reason in "\\PC{0,300}") {
+            for control in [
+                Control::Hello(Hello { max_message: a, credit: b, idle_ms: c }),
+                Control::Receipt(Receipt { units: a, octets: b, credit: c }),
+                Control::Finish,
+                Control::Ping,
+                Control::Pong,
+                Control::Close { code: a, reason: reason.clone() },
+                Control::Report { reason: reason.clone() },
+            ] {
+                let mut frame = Vec::new();
+                control.encode(&mut frame);
+                prop_assert_eq!(decode(&frame), Ok(control));
+            }
+        }
+
+        #[test]
+        fn any_octets_are_a_value_or_an_error(header: [u8; 4], payload: Vec<u8>) {
+            if let Ok((Kind::Control(kind), len)) = decode_header(header) {
+                prop_assert!(len <= MAX_CONTROL);
+                let _ = Control::decode(kind, &payload[..len.min(payload.len())]);
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_and_kinds_have_limits() {
+        let header = |kind, len: usize| {
+            let mut out = Vec::new();
+            put_header(&mut out, kind, len);
+            decode_header(out.try_into().unwrap())
+        };
+        assert_eq!(header(PART, MAX_PART), Ok((Kind::Part, MAX_PART)));
+        assert_eq!(header(LAST, 0), Ok((Kind::Last, 0)));
+        for (kind, len) in [(PART, MAX_PART + 1), (PART, 0), (LAST, MAX_PART + 1)] {
+            assert_eq!(header(kind, len), Err(FrameError::Length { kind, len }));
+        }
+        assert!(header(CLOSE, MAX_CONTROL).is_ok() && header(CLOSE, MAX_CONTROL + 1).is_err());
+        assert_eq!(header(REPORT + 1, 0), Err(FrameError::Kind(REPORT + 1)));
+        assert_eq!(header(FIRST_OPTIONAL, 1 << 20), Ok((Kind::Unknown, 1 << 20)));
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_and_another_version_refused() {
+        let mut frame = Vec::new();
+        Control::Close { code: 7, reason: "x".repeat(5_000) }.encode(&mut frame);
+        let Ok(Control::Close { code: 7, reason }) = decode(&frame) else { panic!() };
+        assert_eq!(reason.len(), MAX_CONTROL - 8);
+        assert_eq!(Control::decode(HELLO, &[9; 25]), Err(FrameError::Version(9)));
+        assert!(Control::decode(HELLO, &[VERSION; 24]).is_err());
+        assert!(Control::decode(RECEIPT, &[0; 25]).is_err());
+    }
+}

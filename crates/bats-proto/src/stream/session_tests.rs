@@ -1,0 +1,380 @@
+//! Two sessions and a stream between them that cuts octets anywhere.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn at(ms: u64) -> Timestamp {
+    Timestamp::ZERO + Duration::from_millis(1_000 + ms)
+}
+
+fn config() -> TransportConfig {
+    TransportConfig { receive_budget: 3 << 20, ..TransportConfig::default() }
+}
+
+fn pair_of(config: &TransportConfig) -> [Session; 2] {
+    [Session::new(at(0), true, config), Session::new(at(0), false, config)]
+}
+
+fn pair() -> [Session; 2] {
+    let mut pair = pair_of(&config());
+    run(&mut pair, at(0));
+    pair
+}
+
+/// Carries octets until both are silent.
+fn run(pair: &mut [Session; 2], now: Timestamp) {
+    loop {
+        let mut is_silent = true;
+        for from in 0..2 {
+            let mut octets = Vec::new();
+            pair[from].transmit(now, &mut octets, 100_000);
+            is_silent &= octets.is_empty();
+            pair[1 - from].receive(now, &octets);
+        }
+        if is_silent {
+            return;
+        }
+    }
+}
+
+fn events(session: &mut Session) -> Vec<Event> {
+    core::iter::from_fn(|| session.pop_event()).collect()
+}
+
+fn frames(controls: &[Control]) -> Vec<u8> {
+    let mut octets = Vec::new();
+    controls.iter().for_each(|control| control.encode(&mut octets));
+    octets
+}
+
+const HELLO: Control =
+    Control::Hello(Hello { max_message: 1 << 20, credit: 1 << 20, idle_ms: 30_000 });
+
+/// A server that was greeted by hand.
+fn greeted() -> Session {
+    let mut session = Session::new(at(0), false, &config());
+    session.receive(at(0), &frames(&[HELLO]));
+    assert_eq!(events(&mut session), [Event::Accepted]);
+    session.transmit(at(0), &mut Vec::new(), 1_000);
+    session
+}
+
+#[test]
+fn both_ends_are_told_when_the_greetings_have_crossed() {
+    let mut pair = pair();
+    assert_eq!(events(&mut pair[0]), [Event::Connected]);
+    assert_eq!(events(&mut pair[1]), [Event::Accepted]);
+}
+
+#[test]
+fn messages_keep_their_boundaries_and_the_end_is_confirmed() {
+    let mut pair = pair();
+    let lengths = [0, 1, MAX_PART - 1, MAX_PART, MAX_PART + 1, 1 << 20, 0];
+    for len in lengths {
+        pair[0].send(Bytes::from(vec![len as u8; len])).unwrap();
+    }
+    assert!(!pair[0].is_all_acknowledged());
+    pair[0].finish().unwrap();
+    assert_eq!(pair[0].finish(), Err(SendError::Finished));
+    assert_eq!(pair[0].send(Bytes::new()), Err(SendError::Finished));
+    run(&mut pair, at(1));
+    // Nothing was taken, and yet the peer is known to have it.
+    assert!(pair[0].is_all_acknowledged());
+    assert_eq!(events(&mut pair[0]), [Event::Connected, Event::AllAcknowledged]);
+    assert_eq!(pair[0].stats(at(1)).send_buffer_bytes, 0);
+    assert!(!pair[1].is_finished());
+    for len in lengths {
+        assert_eq!(pair[1].recv().unwrap(), vec![len as u8; len]);
+    }
+    assert_eq!(pair[1].recv(), None);
+    assert!(pair[1].is_finished());
+    assert_eq!(pair[1].stats(at(1)).receive_buffer_bytes, 0);
+}
+
+#[test]
+fn what_is_not_taken_stops_the_sender_within_the_budget_and_not_the_rest() {
+    let mut pair = pair();
+    let message = Bytes::from(vec![1; 100_000]);
+    let mut sent = 0;
+    for _ in 0..1_000 {
+        match pair[0].send(message.clone()) {
+            Ok(()) => sent += 1,
+            Err(SendError::Blocked(back)) => assert_eq!(back, message),
+            Err(error) => panic!("{error}"),
+        }
+        run(&mut pair, at(1));
+    }
+    let held = pair[1].stats(at(1)).receive_buffer_bytes;
+    assert!(held <= pair[1].receive_budget, "{held}");
+    assert!(held + 200_000 > pair[1].receive_budget, "{held}");
+    // The other direction, receipts and the end are not held up.
+    pair[1].send(Bytes::from_static(b"back")).unwrap();
+    run(&mut pair, at(2));
+    assert!(pair[1].is_all_acknowledged());
+    assert_eq!(pair[0].recv().unwrap(), "back");
+    events(&mut pair[0]);
+    let mut taken = 0;
+    while pair[1].recv().is_some() {
+        taken += 1;
+        run(&mut pair, at(3));
+    }
+    assert_eq!(taken, sent);
+    assert!(events(&mut pair[0]).contains(&Event::Writable));
+}
+
+#[test]
+fn empty_messages_are_not_free() {
+    let mut pair = pair();
+    for _ in 0..200_000 {
+        let _ = pair[0].send(Bytes::new());
+        if pair[0].outgoing.queued > 100_000 {
+            run(&mut pair, at(1));
+        }
+    }
+    run(&mut pair, at(1));
+    assert!(pair[1].stats(at(1)).receive_buffer_bytes <= pair[1].receive_budget);
+}
+
+#[test]
+fn a_message_that_the_peer_does_not_accept_is_refused_here() {
+    let small = TransportConfig { max_message_size: 10, ..config() };
+    let mut pair = [Session::new(at(0), true, &config()), Session::new(at(0), false, &small)];
+    run(&mut pair, at(0));
+    let refused = pair[0].send(Bytes::from(vec![0; 11]));
+    assert_eq!(refused, Err(SendError::TooLarge { size: 11, limit: 10 }));
+    pair[0].send(Bytes::from(vec![0; 10])).unwrap();
+}
+
+#[test]
+fn a_close_reaches_the_peer_with_its_words() {
+    let mut pair = pair();
+    pair[0].send(Bytes::from_static(b"lost")).unwrap();
+    pair[0].close(7, "enough");
+    assert_eq!(events(&mut pair[0]), [Event::Connected, Event::Closed(CloseReason::Local)]);
+    run(&mut pair, at(1));
+    let told = CloseReason::Peer { code: 7, reason: "enough".into() };
+    assert_eq!(events(&mut pair[1]), [Event::Accepted, Event::Closed(told)]);
+    assert_eq!(pair[1].send(Bytes::new()), Err(SendError::Closed));
+}
+
+#[test]
+fn the_stream_s_end_is_a_loss_unless_somebody_closed() {
+    let mut session = greeted();
+    session.on_lost("gone");
+    assert_eq!(events(&mut session), [Event::Closed(CloseReason::Lost("gone".into()))]);
+    session.on_lost("again");
+    assert_eq!(events(&mut session), []);
+    let mut young = Session::new(at(0), true, &config());
+    young.on_lost("gone");
+    assert_eq!(events(&mut young), [Event::Closed(CloseReason::Handshake("gone".into()))]);
+}
+
+#[test]
+fn rules_that_a_peer_breaks_end_the_connection_and_are_named() {
+    let receipt = |units, octets, credit| Control::Receipt(Receipt { units, octets, credit });
+    let mut too_long = Vec::new();
+    for _ in 0..(2 << 20) / MAX_PART {
+        frame::put_part(&mut too_long, &[0; MAX_PART], false);
+    }
+    let mut beyond_credit = Vec::new();
+    for _ in 0..(4 << 20) / MAX_PART {
+        frame::put_part(&mut beyond_credit, &[0; MAX_PART], true);
+    }
+    let mut half = Vec::new();
+    frame::put_part(&mut half, &[0; 9], false);
+    half.extend(frames(&[Control::Finish]));
+    let mut after = frames(&[Control::Finish]);
+    frame::put_part(&mut after, &[], true);
+    for (octets, rule) in [
+        (frames(&[HELLO]), "out of place"),
+        (frames(&[Control::Finish, Control::Finish]), "out of place"),
+        (frames(&[receipt(1, 0, 1 << 20)]), "not sent"),
+        (frames(&[receipt(0, 1, 1 << 20)]), "not sent"),
+        (frames(&[receipt(0, 0, 1)]), "takes back"),
+        (too_long, "longer than is accepted"),
+        (beyond_credit, "credit"),
+        (half, "within a message"),
+        (after, "after the last"),
+        (vec![0x3f, 0, 0, 0], "unknown kind"),
+        (vec![1, 0xff, 0xff, 0xff], "octets"),
+    ] {
+        let mut session = greeted();
+        session.receive(at(1), &octets);
+        let found = events(&mut session);
+        let Some(Event::Closed(CloseReason::PeerMisbehaved(text))) = found.last() else {
+            panic!("{rule}: {found:?}")
+        };
+        assert!(text.contains(rule), "{text}");
+        // The peer learns of it.
+        let mut last = Vec::new();
+        session.transmit(at(1), &mut last, 10_000);
+        let mut peer = greeted();
+        peer.receive(at(1), &last);
+        assert_eq!(events(&mut peer), [Event::Closed(CloseReason::ReportedByPeer(text.clone()))]);
+    }
+    let mut stranger = Session::new(at(0), false, &config());
+    let mut octets = Vec::new();
+    frame::put_part(&mut octets, b"x", true);
+    stranger.receive(at(0), &octets);
+    assert!(stranger.is_over());
+}
+
+#[test]
+fn frames_of_later_versions_are_skipped() {
+    let mut session = greeted();
+    let mut octets = vec![0x40, 0, 0, 5];
+    octets.extend([9; 5]);
+    octets.extend([0xff, 0, 0, 0]);
+    frame::put_part(&mut octets, b"x", true);
+    for octet in octets {
+        session.receive(at(1), &[octet]);
+    }
+    assert_eq!(session.recv().unwrap(), "x");
+}
+
+/// Runs the clock until `until`; what happens to the ends.
+fn wait(pair: &mut [Session; 2], mut now: Timestamp, until: Timestamp, deaf: bool) -> Timestamp {
+    while let Some(next) = pair.iter().filter_map(Session::next_timeout).min() {
+        assert!(next > now || pair.iter().any(Session::is_over) || next == now, "time goes on");
+        if next > until {
+            return until;
+        }
+        now = next.max(now + Duration::from_millis(1));
+        pair.iter_mut().for_each(|session| session.handle_timeout(now));
+        if deaf {
+            pair.iter_mut().for_each(|session| session.transmit(now, &mut Vec::new(), 1_000));
+        } else {
+            run(pair, now);
+        }
+        if pair.iter().all(Session::is_over) {
+            return now;
+        }
+    }
+    now
+}
+
+#[test]
+fn silence_ends_a_connection_and_keep_alive_prevents_it() {
+    let mut silent = pair();
+    let end = wait(&mut silent, at(0), at(100_000), false);
+    assert_eq!(end, at(30_000));
+    assert!(silent.iter().all(Session::is_over));
+    let idle = CloseReason::IdleTimeout(Duration::from_secs(30));
+    assert_eq!(events(&mut silent[0]).last(), Some(&Event::Closed(idle)));
+
+    let kept = TransportConfig { keep_alive: Some(Duration::from_secs(10)), ..config() };
+    let mut kept = [Session::new(at(0), true, &kept), Session::new(at(0), false, &config())];
+    run(&mut kept, at(0));
+    wait(&mut kept, at(0), at(100_000), false);
+    assert!(kept.iter().all(Session::is_open));
+}
+
+#[test]
+fn a_receiver_that_takes_nothing_is_not_taken_for_dead_and_a_dead_one_is() {
+    for deaf in [false, true] {
+        let mut pair = pair();
+        for _ in 0..40 {
+            pair[0].send(Bytes::from(vec![0; 100_000])).unwrap();
+        }
+        run(&mut pair, at(0));
+        wait(&mut pair, at(0), at(100_000), deaf);
+        assert_eq!(pair[0].is_over(), deaf);
+    }
+}
+
+#[test]
+fn handshakes_have_a_deadline() {
+    let mut session = Session::new(at(0), false, &config());
+    assert_eq!(session.next_timeout(), Some(at(10_000)));
+    session.handle_timeout(at(9_999));
+    assert!(!session.is_over());
+    session.handle_timeout(at(10_000));
+    assert_eq!(events(&mut session), [Event::Closed(CloseReason::HandshakeTimeout)]);
+    let hasty = TransportConfig { idle_timeout: Duration::from_millis(300), ..config() };
+    assert_eq!(Session::new(at(0), true, &hasty).next_timeout(), Some(at(300)));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(usize, usize),
+    Recv(usize),
+    Carry(usize, usize),
+    Finish(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0..2_usize, prop_oneof![0..100_usize, 60_000..200_000_usize])
+            .prop_map(|(who, len)| Step::Send(who, len)),
+        2 => (0..2_usize).prop_map(Step::Recv),
+        5 => (0..2_usize, 1..200_000_usize).prop_map(|(who, len)| Step::Carry(who, len)),
+        1 => (0..2_usize).prop_map(Step::Finish),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever is cut where, each side gets what the other sent, in order, and no more.
+    #[test]
+    fn a_stream_in_pieces_carries_two_queues(steps in prop::collection::vec(step(), 0..120)) {
+        let mut pair = pair_of(&config());
+        let mut wires: [VecDeque<u8>; 2] = Default::default();
+        let mut sent: [VecDeque<Bytes>; 2] = Default::default();
+        let mut finished = [false; 2];
+        for step in steps {
+            match step {
+                Step::Send(who, len) => {
+                    let message = Bytes::from(vec![sent[who].len() as u8; len]);
+                    match pair[who].send(message.clone()) {
+                        Ok(()) => sent[who].push_back(message),
+                        Err(SendError::Finished) => prop_assert!(finished[who]),
+                        Err(error) => prop_assert!(matches!(error, SendError::Blocked(_))),
+                    }
+                }
+                Step::Recv(who) => {
+                    if let Some(message) = pair[who].recv() {
+                        prop_assert_eq!(Some(message), sent[1 - who].pop_front());
+                    }
+                }
+                Step::Carry(from, len) => {
+                    let mut octets = Vec::new();
+                    pair[from].transmit(at(0), &mut octets, 50_000);
+                    wires[from].extend(octets);
+                    let len = len.min(wires[from].len());
+                    let piece: Vec<u8> = wires[from].drain(..len).collect();
+                    pair[1 - from].receive(at(0), &piece);
+                }
+                Step::Finish(who) => finished[who] |= pair[who].finish().is_ok(),
+            }
+        }
+        for _ in 0..1_000 {
+            for from in 0..2 {
+                let mut octets: Vec<u8> = wires[from].drain(..).collect();
+                pair[from].transmit(at(0), &mut octets, 50_000);
+                pair[1 - from].receive(at(0), &octets);
+                while let Some(message) = pair[1 - from].recv() {
+                    prop_assert_eq!(Some(message), sent[from].pop_front());
+                }
+            }
+        }
+        for who in 0..2 {
+            prop_assert!(sent[who].is_empty());
+            prop_assert!(pair[who].is_open() && pair[who].is_all_acknowledged());
+            prop_assert_eq!(pair[who].is_finished(), finished[1 - who]);
+        }
+    }
+
+    #[test]
+    fn garbage_ends_the_connection_or_waits(octets: Vec<u8>, cut in 0..40_usize) {
+        let mut session = greeted();
+        let cut = cut.min(octets.len());
+        session.receive(at(1), &octets[..cut]);
+        session.receive(at(1), &octets[cut..]);
+        session.transmit(at(1), &mut Vec::new(), 1_000);
+        prop_assert!(session.stats(at(1)).receive_buffer_bytes <= octets.len() as u64 * 64);
+    }
+}

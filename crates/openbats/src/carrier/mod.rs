@@ -1,0 +1,329 @@
+//! What carries the connections of an endpoint: packets of the protocol, the kernel's TCP, QUIC, or
+//! plain datagrams.
+
+#[cfg(target_os = "linux")]
+mod kernel;
+#[cfg(feature = "quic")]
+mod quic;
+mod tcp;
+mod udp;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bats_proto::{
+    ClientConfig, CloseReason, ConnectError, ConnectionHandle, ConnectionStats, EndpointStats,
+    Event, Input, Mode, SendError, Timestamp, Transmit,
+};
+use bytes::Bytes;
+
+#[cfg(feature = "quic")]
+pub(crate) use quic::Quic;
+pub(crate) use tcp::{Listener, Tcp};
+pub(crate) use udp::Udp;
+
+/// Names a connection of an endpoint; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Handle {
+    Packets(ConnectionHandle),
+    Tcp(u64),
+    Udp(u64),
+    #[cfg(feature = "quic")]
+    Quic(u64),
+}
+
+/// What the I/O thread is to do next.
+#[derive(Debug)]
+pub(crate) enum Output {
+    Transmit(Transmit),
+    Event(Handle, Event),
+    Timeout(Option<Timestamp>),
+}
+
+/// All carriers of an endpoint behind one set of calls: those of [`bats_proto::Endpoint`].
+#[derive(Debug)]
+pub(crate) struct Carriers {
+    packets: bats_proto::Endpoint,
+    tcp: Tcp,
+    udp: Udp,
+    #[cfg(feature = "quic")]
+    quic: Quic,
+}
+
+impl Carriers {
+    pub(crate) fn new(
+        packets: bats_proto::Endpoint,
+        tcp: Tcp,
+        udp: Udp,
+        #[cfg(feature = "quic")] quic: Quic,
+    ) -> Self {
+        Self {
+            packets,
+            tcp,
+            udp,
+            #[cfg(feature = "quic")]
+            quic,
+        }
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        server_name: &str,
+        config: ClientConfig,
+    ) -> Result<Handle, ConnectError> {
+        if self.udp.is_server() && !matches!(config.transport.mode, Mode::Udp | Mode::Tcp) {
+            let text = "an endpoint that serves mode 11 (UDP) takes every datagram for a message";
+            return Err(ConnectError::Configuration(text.to_owned()));
+        }
+        match config.transport.mode {
+            Mode::Udp => self.udp.connect(now, remote, &config).map(Handle::Udp),
+            #[cfg(not(feature = "quic"))]
+            Mode::Quic => {
+                let text = "mode 12 (QUIC) is not in this build: the feature `quic` is off";
+                Err(ConnectError::Configuration(text.to_owned()))
+            }
+            Mode::Tcp => self.tcp.connect(now, remote, server_name, &config).map(Handle::Tcp),
+            #[cfg(feature = "quic")]
+            Mode::Quic => self.quic.connect(now, remote, server_name, &config).map(Handle::Quic),
+            _ => self.packets.connect(now, remote, server_name, config).map(Handle::Packets),
+        }
+    }
+
+    /// No new connections of peers where they cost something before they are refused.
+    pub(crate) fn stop_listening(&mut self) {
+        self.tcp.stop_listening();
+        self.udp.stop_listening();
+        #[cfg(feature = "quic")]
+        self.quic.stop_listening();
+    }
+
+    pub(crate) fn handle(&mut self, now: Timestamp, input: Input<'_>) {
+        if matches!(input, Input::Timeout) {
+            self.tcp.handle(now);
+            self.udp.handle_timeout(now);
+            #[cfg(feature = "quic")]
+            self.quic.handle_timeout(now);
+        }
+        if let Input::Datagram(datagram) = &input
+            && self.udp.wants(datagram.remote)
+        {
+            return self.udp.handle_datagram(now, datagram);
+        }
+        #[cfg(feature = "quic")]
+        if let Input::Datagram(datagram) = &input
+            && self.quic.wants(datagram.remote, datagram.payload)
+        {
+            return self.quic.handle_datagram(now, datagram);
+        }
+        self.packets.handle(now, input);
+    }
+
+    pub(crate) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
+        let packets = match self.packets.poll(now, buffer) {
+            bats_proto::Output::Transmit(transmit) => return Output::Transmit(transmit),
+            bats_proto::Output::Event(handle, event) => {
+                return Output::Event(Handle::Packets(handle), event);
+            }
+            bats_proto::Output::Timeout(at) => at,
+        };
+        #[cfg(feature = "quic")]
+        let packets = match self.quic.poll(now, buffer) {
+            quic::Output::Transmit(transmit) => return Output::Transmit(transmit),
+            quic::Output::Event(id, event) => return Output::Event(Handle::Quic(id), event),
+            quic::Output::Timeout(at) => [packets, at].into_iter().flatten().min(),
+        };
+        let packets = match self.udp.poll(now, buffer) {
+            udp::Output::Transmit(transmit) => return Output::Transmit(transmit),
+            udp::Output::Event(id, event) => return Output::Event(Handle::Udp(id), event),
+            udp::Output::Timeout(at) => [packets, at].into_iter().flatten().min(),
+        };
+        match self.tcp.poll(now) {
+            Ok((id, event)) => Output::Event(Handle::Tcp(id), event),
+            Err(at) => Output::Timeout([packets, at].into_iter().flatten().min()),
+        }
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        now: Timestamp,
+        handle: Handle,
+        message: Bytes,
+    ) -> Result<(), SendError> {
+        match handle {
+            Handle::Packets(handle) => self.packets.send(now, handle, message),
+            Handle::Tcp(id) => self.tcp.send(id, message),
+            Handle::Udp(id) => self.udp.send(now, id, message, None),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.send(id, message),
+        }
+    }
+
+    pub(crate) fn send_within(
+        &mut self,
+        now: Timestamp,
+        handle: Handle,
+        message: Bytes,
+        deadline: Duration,
+    ) -> Result<(), SendError> {
+        match handle {
+            Handle::Packets(handle) => self.packets.send_within(now, handle, message, deadline),
+            // A reliable mode: it delivers everything, however late.
+            Handle::Tcp(id) => self.tcp.send(id, message),
+            Handle::Udp(id) => self.udp.send(now, id, message, Some(deadline)),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.send(id, message),
+        }
+    }
+
+    pub(crate) fn finish(&mut self, now: Timestamp, handle: Handle) -> Result<(), SendError> {
+        match handle {
+            Handle::Packets(handle) => self.packets.finish(now, handle),
+            Handle::Tcp(id) => self.tcp.finish(id),
+            Handle::Udp(id) => self.udp.finish(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.finish(id),
+        }
+    }
+
+    pub(crate) fn recv(&mut self, now: Timestamp, handle: Handle) -> Option<Bytes> {
+        match handle {
+            Handle::Packets(handle) => self.packets.recv(now, handle),
+            Handle::Tcp(id) => self.tcp.recv(id),
+            Handle::Udp(id) => self.udp.recv(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.recv(id),
+        }
+    }
+
+    pub(crate) fn is_finished(&self, handle: Handle) -> bool {
+        match handle {
+            Handle::Packets(handle) => self.packets.is_finished(handle),
+            Handle::Tcp(id) => self.tcp.session(id).is_some_and(|session| session.is_finished()),
+            // Nothing says that a peer has finished.
+            Handle::Udp(_) => false,
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.session(id).is_some_and(|session| session.is_finished()),
+        }
+    }
+
+    pub(crate) fn is_all_acknowledged(&self, handle: Handle) -> bool {
+        match handle {
+            Handle::Packets(handle) => self.packets.is_all_acknowledged(handle),
+            Handle::Tcp(id) => {
+                self.tcp.session(id).is_some_and(|session| session.is_all_acknowledged())
+            }
+            Handle::Udp(id) => self.udp.is_all_sent(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => {
+                self.quic.session(id).is_some_and(|session| session.is_all_acknowledged())
+            }
+        }
+    }
+
+    pub(crate) fn close(&mut self, now: Timestamp, handle: Handle, code: u64, reason: &str) {
+        match handle {
+            Handle::Packets(handle) => self.packets.close(now, handle, code, reason),
+            Handle::Tcp(id) => self.tcp.close(id, code, reason),
+            Handle::Udp(id) => self.udp.close(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.close(id, code, reason),
+        }
+    }
+
+    pub(crate) fn stats(&self, now: Timestamp, handle: Handle) -> Option<ConnectionStats> {
+        match handle {
+            Handle::Packets(handle) => self.packets.stats(now, handle),
+            Handle::Tcp(id) => self.tcp.stats(now, id),
+            Handle::Udp(id) => self.udp.stats(now, id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.stats(now, id),
+        }
+    }
+
+    pub(crate) fn remote(&self, handle: Handle) -> Option<SocketAddr> {
+        match handle {
+            Handle::Packets(handle) => self.packets.remote(handle),
+            Handle::Tcp(id) => self.tcp.remote(id),
+            Handle::Udp(id) => self.udp.remote(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.remote(id),
+        }
+    }
+
+    /// The connection's own address, where it is another than the endpoint's.
+    pub(crate) fn local(&self, handle: Handle) -> Option<SocketAddr> {
+        match handle {
+            Handle::Packets(_) => None,
+            Handle::Tcp(id) => self.tcp.local(id),
+            Handle::Udp(_) => None,
+            #[cfg(feature = "quic")]
+            Handle::Quic(_) => None,
+        }
+    }
+
+    /// Closes every socket: nobody is there to serve it.
+    pub(crate) fn abandon(&mut self) {
+        self.tcp.abandon();
+    }
+
+    pub(crate) fn mode(&self, handle: Handle) -> Option<Mode> {
+        match handle {
+            Handle::Packets(handle) => self.packets.mode(handle),
+            Handle::Tcp(_) => Some(Mode::Tcp),
+            Handle::Udp(_) => Some(Mode::Udp),
+            #[cfg(feature = "quic")]
+            Handle::Quic(_) => Some(Mode::Quic),
+        }
+    }
+
+    pub(crate) fn peer_fingerprint(&self, handle: Handle) -> Option<[u8; 32]> {
+        match handle {
+            Handle::Packets(handle) => self.packets.peer_fingerprint(handle),
+            Handle::Tcp(id) => self.tcp.peer_fingerprint(id),
+            Handle::Udp(_) => None,
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.peer_fingerprint(id),
+        }
+    }
+
+    pub(crate) fn endpoint_stats(&self) -> EndpointStats {
+        let (packets, (started, refused)) = (self.packets.endpoint_stats(), self.tcp.counters());
+        let packets = EndpointStats {
+            handshakes_started: packets.handshakes_started + started,
+            connections_refused: packets.connections_refused + refused + self.udp.refused(),
+            ..packets
+        };
+        #[cfg(feature = "quic")]
+        let packets = {
+            let (started, retries, refused) = self.quic.counters();
+            EndpointStats {
+                handshakes_started: packets.handshakes_started + started,
+                retries_sent: packets.retries_sent + retries,
+                connections_refused: packets.connections_refused + refused,
+                ..packets
+            }
+        };
+        packets
+    }
+
+    pub(crate) fn connection_count(&self) -> usize {
+        let count = self.packets.connection_count()
+            + self.tcp.connection_count()
+            + self.udp.connection_count();
+        #[cfg(feature = "quic")]
+        let count = count + self.quic.connection_count();
+        count
+    }
+}
+
+/// The reason for which a connection over a stream ends, if it was closed by nobody.
+pub(crate) fn lost(error: &std::io::Error) -> CloseReason {
+    use std::io::ErrorKind::{ConnectionRefused, TimedOut};
+    match error.kind() {
+        ConnectionRefused => CloseReason::Refused,
+        TimedOut => CloseReason::HandshakeTimeout,
+        _ => CloseReason::Handshake(error.to_string()),
+    }
+}

@@ -1,0 +1,405 @@
+//! Mode 12: connections over QUIC, by `quinn-proto` on the endpoint's own socket and thread.
+//!
+//! The messages go over one stream of a connection, framed as over TCP; streams keep no boundaries
+//! of their own. QUIC's packets are told from ours by their version, and short ones by a mark in the
+//! connection IDs that this end chooses.
+
+mod connection;
+mod ids;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bats_proto::stream::Session;
+use bats_proto::{
+    ClientConfig, ConnectError, ConnectionStats, Event, Received, SendError, ServerConfig,
+    Timestamp, Transmit, TransportConfig,
+};
+use bytes::{Bytes, BytesMut};
+use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn_proto::{
+    ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, congestion,
+};
+
+use crate::clock::Clock;
+use connection::Connection;
+use ids::{Ids, MARKED_LEN};
+
+/// Tells two peers of this framing from other users of QUIC.
+const ALPN: &[u8] = b"openbats-quic/1";
+/// The version of QUIC (RFC 9000).
+const VERSION: u32 = 1;
+/// Datagrams of one burst: as many as others get before the next connection's turn.
+const BURST: usize = 32;
+/// Answers to strangers that wait for the driver; more are dropped, the stranger will ask again.
+const MAX_ANSWERS: usize = 64;
+/// Octets of a stream under way: 1 Gbit/s at 128 ms.
+const WINDOW: u32 = 16 << 20;
+
+/// What a server's connections have in common.
+struct Server {
+    transport: Arc<TransportConfig>,
+    retry_threshold: usize,
+    max_connections: usize,
+}
+
+/// What the carrier has to say.
+pub(super) enum Output {
+    Transmit(Transmit),
+    Event(u64, Event),
+    Timeout(Option<Timestamp>),
+}
+
+/// The QUIC connections of an endpoint.
+pub(crate) struct Quic {
+    clock: Clock,
+    endpoint: quinn_proto::Endpoint,
+    ids: Ids,
+    server: Option<Server>,
+    refuses_new: bool,
+    connections: BTreeMap<u64, Connection>,
+    by_handle: BTreeMap<ConnectionHandle, u64>,
+    next: u64,
+    dirty: BTreeSet<u64>,
+    timers: BTreeSet<(Timestamp, u64)>,
+    half_open: usize,
+    answers: VecDeque<(quinn_proto::Transmit, Vec<u8>)>,
+    handshakes_started: u64,
+    retries_sent: u64,
+    refused: u64,
+}
+
+impl std::fmt::Debug for Quic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Quic").field("connections", &self.by_handle).finish_non_exhaustive()
+    }
+}
+
+fn unusable(error: impl std::fmt::Display) -> ConnectError {
+    ConnectError::Configuration(error.to_string())
+}
+
+/// The transport of QUIC as the common options want it.
+fn transport(config: &TransportConfig) -> Arc<quinn_proto::TransportConfig> {
+    let mut transport = quinn_proto::TransportConfig::default();
+    let window = u32::try_from(config.receive_budget).unwrap_or(u32::MAX).clamp(1 << 16, WINDOW);
+    transport
+        .max_concurrent_bidi_streams(1u32.into())
+        .max_concurrent_uni_streams(0u32.into())
+        .stream_receive_window(window.into())
+        .receive_window(window.into())
+        .send_window(WINDOW.into())
+        // A silence longer than QUIC can say is none.
+        .max_idle_timeout(config.idle_timeout.try_into().ok())
+        .keep_alive_interval(config.keep_alive)
+        .datagram_receive_buffer_size(None);
+    let mut discovery = quinn_proto::MtuDiscoveryConfig::default();
+    discovery.upper_bound(config.max_udp_payload);
+    transport.mtu_discovery_config(Some(discovery));
+    match config.congestion {
+        bats_proto::CongestionAlgorithm::Bbr => {
+            transport.congestion_controller_factory(Arc::new(congestion::BbrConfig::default()));
+        }
+        // The default of QUIC stands for what it does not have.
+        _ => {
+            transport.congestion_controller_factory(Arc::new(congestion::CubicConfig::default()));
+        }
+    }
+    Arc::new(transport)
+}
+
+impl Quic {
+    /// With what a server offers, if it offers this mode.
+    pub(crate) fn new(
+        clock: Clock,
+        seed: [u8; 32],
+        server: Option<&ServerConfig>,
+    ) -> Result<Self, ConnectError> {
+        let ids = Ids::new(seed);
+        let mut config = EndpointConfig::default();
+        config.supported_versions(vec![VERSION]).rng_seed(Some(seed));
+        let generator = ids.clone();
+        config.cid_generator(move || Box::new(generator.clone()));
+        let offered = match server {
+            Some(server) => {
+                let tls = bats_proto::crypto::tls_server(server, ALPN)?;
+                let crypto = QuicServerConfig::try_from(tls).map_err(unusable)?;
+                let mut config = quinn_proto::ServerConfig::with_crypto(Arc::new(crypto));
+                config.transport_config(transport(&server.transport));
+                Some(Arc::new(config))
+            }
+            None => None,
+        };
+        Ok(Self {
+            clock,
+            // Discovery of the path's size needs fragmentation to be off, which `quinn-udp` sees to.
+            endpoint: quinn_proto::Endpoint::new(Arc::new(config), offered, true, None),
+            ids,
+            server: server.map(|server| Server {
+                transport: server.transport.clone(),
+                retry_threshold: server.retry_threshold,
+                max_connections: server.max_connections,
+            }),
+            refuses_new: false,
+            connections: BTreeMap::new(),
+            by_handle: BTreeMap::new(),
+            next: 0,
+            dirty: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            half_open: 0,
+            answers: VecDeque::new(),
+            handshakes_started: 0,
+            retries_sent: 0,
+            refused: 0,
+        })
+    }
+
+    /// Whether a datagram is QUIC's.
+    pub(super) fn wants(&self, remote: SocketAddr, payload: &[u8]) -> bool {
+        if self.server.is_none() && self.connections.is_empty() {
+            return false;
+        }
+        match payload {
+            [first, version @ ..] if first & 0x80 != 0 => match version.first_chunk::<4>() {
+                // Our own answer to an unknown version, or a server's to us.
+                Some([0, 0, 0, 0]) => {
+                    self.connections.values().any(|connection| connection.remote == remote)
+                }
+                Some(version) => u32::from_be_bytes(*version) == VERSION,
+                None => false,
+            },
+            [_, id @ ..] => id.first_chunk::<MARKED_LEN>().is_some_and(|id| self.ids.is_ours(*id)),
+            [] => false,
+        }
+    }
+
+    pub(crate) fn stop_listening(&mut self) {
+        self.refuses_new = true;
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        server_name: &str,
+        config: &ClientConfig,
+    ) -> Result<u64, ConnectError> {
+        // The name is judged here: QUIC would take it for its own fault.
+        let (tls, _) = bats_proto::crypto::tls_client(config, server_name, ALPN)?;
+        let crypto = QuicClientConfig::try_from(tls).map_err(unusable)?;
+        let mut client = quinn_proto::ClientConfig::new(Arc::new(crypto));
+        client.transport_config(transport(&config.transport));
+        let at = self.clock.instant(now);
+        let (handle, quic) =
+            self.endpoint.connect(at, client, remote, server_name).map_err(unusable)?;
+        let session = Session::new(now, true, &config.transport);
+        Ok(self.insert(handle, Connection::new(handle, quic, session, remote, false)))
+    }
+
+    fn insert(&mut self, handle: ConnectionHandle, connection: Connection) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.by_handle.insert(handle, id);
+        self.half_open += usize::from(connection.is_counted);
+        self.connections.insert(id, connection);
+        self.dirty.insert(id);
+        id
+    }
+
+    fn answer(&mut self, transmit: quinn_proto::Transmit, octets: Vec<u8>) {
+        if self.answers.len() < MAX_ANSWERS {
+            self.answers.push_back((transmit, octets));
+        }
+    }
+
+    pub(super) fn handle_datagram(&mut self, now: Timestamp, datagram: &Received<'_>) {
+        let at = self.clock.instant(now);
+        let mut answer = Vec::new();
+        let event = self.endpoint.handle(
+            at,
+            datagram.remote,
+            datagram.local_ip,
+            EcnCodepoint::from_bits(datagram.ecn),
+            BytesMut::from(&*datagram.payload),
+            &mut answer,
+        );
+        match event {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                let Some(&id) = self.by_handle.get(&handle) else { return };
+                let Some(connection) = self.connections.get_mut(&id) else { return };
+                connection.quic.handle_event(event);
+                // Before a close takes what has come in.
+                connection.read(now);
+                self.dirty.insert(id);
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.accept(now, incoming),
+            Some(DatagramEvent::Response(transmit)) => self.answer(transmit, answer),
+            None => {}
+        }
+    }
+
+    fn accept(&mut self, now: Timestamp, incoming: Incoming) {
+        let mut answer = Vec::new();
+        let Some(server) = &self.server else { return self.endpoint.ignore(incoming) };
+        if self.refuses_new || self.connections.len() >= server.max_connections {
+            self.refused += 1;
+            let transmit = self.endpoint.refuse(incoming, &mut answer);
+            return self.answer(transmit, answer);
+        }
+        if self.half_open >= server.retry_threshold && incoming.may_retry() {
+            self.retries_sent += 1;
+            if let Ok(transmit) = self.endpoint.retry(incoming, &mut answer) {
+                self.answer(transmit, answer);
+            }
+            return;
+        }
+        let (remote, session) =
+            (incoming.remote_address(), Session::new(now, false, &server.transport));
+        let at = self.clock.instant(now);
+        match self.endpoint.accept(incoming, at, &mut answer, None) {
+            Ok((handle, quic)) => {
+                self.handshakes_started += 1;
+                self.insert(handle, Connection::new(handle, quic, session, remote, true));
+            }
+            Err(refused) => {
+                if let Some(transmit) = refused.response {
+                    self.answer(transmit, answer);
+                }
+            }
+        }
+    }
+
+    /// A time that `poll` named has come.
+    pub(super) fn handle_timeout(&mut self, now: Timestamp) {
+        let at = self.clock.instant(now);
+        while let Some(&(due, id)) = self.timers.first()
+            && due <= now
+        {
+            self.timers.pop_first();
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.armed = None;
+                connection.session.handle_timeout(now);
+                connection.quic.handle_timeout(at);
+                self.dirty.insert(id);
+            }
+        }
+    }
+
+    /// The next thing to be done.
+    pub(super) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
+        buffer.clear();
+        if let Some((transmit, octets)) = self.answers.pop_front() {
+            buffer.extend_from_slice(&octets[..transmit.size.min(octets.len())]);
+            return Output::Transmit(translate(&transmit));
+        }
+        let at = self.clock.instant(now);
+        while let Some(&id) = self.dirty.first() {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                self.dirty.remove(&id);
+                continue;
+            };
+            connection.drive(now, at, &mut self.endpoint);
+            if let Some(event) = connection.session.pop_event() {
+                return Output::Event(id, event);
+            }
+            let most = (buffer.capacity() / usize::from(connection.quic.current_mtu()).max(1))
+                .clamp(1, BURST);
+            if let Some(transmit) = connection.quic.poll_transmit(at, most, buffer) {
+                return Output::Transmit(translate(&transmit));
+            }
+            self.dirty.remove(&id);
+            self.settle(now, id);
+        }
+        Output::Timeout(self.timers.first().map(|&(due, _)| due))
+    }
+
+    fn settle(&mut self, now: Timestamp, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.is_counted && !connection.is_half_open() {
+            connection.is_counted = false;
+            self.half_open -= 1;
+        }
+        let is_gone = connection.quic.is_drained() && connection.session.is_over();
+        let quic = connection.quic.poll_timeout().map(|due| self.clock.timestamp(due));
+        let own = connection.session.next_timeout();
+        let next = if is_gone {
+            None
+        } else {
+            [quic, own].into_iter().flatten().min().map(|due| due.max(now))
+        };
+        if connection.armed != next {
+            if let Some(due) = connection.armed {
+                self.timers.remove(&(due, id));
+            }
+            if let Some(due) = next {
+                self.timers.insert((due, id));
+            }
+            connection.armed = next;
+        }
+        if is_gone {
+            self.by_handle.remove(&connection.handle);
+            self.connections.remove(&id);
+        }
+    }
+
+    fn with(&mut self, id: u64) -> Option<&mut Session> {
+        let connection = self.connections.get_mut(&id)?;
+        self.dirty.insert(id);
+        Some(&mut connection.session)
+    }
+
+    pub(super) fn send(&mut self, id: u64, message: Bytes) -> Result<(), SendError> {
+        self.with(id).ok_or(SendError::Closed)?.send(message)
+    }
+
+    pub(super) fn finish(&mut self, id: u64) -> Result<(), SendError> {
+        self.with(id).ok_or(SendError::Closed)?.finish()
+    }
+
+    pub(super) fn recv(&mut self, id: u64) -> Option<Bytes> {
+        self.with(id)?.recv()
+    }
+
+    pub(super) fn close(&mut self, id: u64, code: u64, reason: &str) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.close(code, reason);
+            self.dirty.insert(id);
+        }
+    }
+
+    pub(super) fn session(&self, id: u64) -> Option<&Session> {
+        self.connections.get(&id).map(|connection| &connection.session)
+    }
+
+    pub(super) fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
+        self.connections.get(&id).map(|connection| connection.stats(now))
+    }
+
+    pub(super) fn remote(&self, id: u64) -> Option<SocketAddr> {
+        Some(self.connections.get(&id)?.remote)
+    }
+
+    pub(super) fn peer_fingerprint(&self, id: u64) -> Option<[u8; 32]> {
+        self.connections.get(&id)?.peer_fingerprint()
+    }
+
+    /// Handshakes begun by peers, retries sent, and connections refused.
+    pub(super) fn counters(&self) -> (u64, u64, u64) {
+        (self.handshakes_started, self.retries_sent, self.refused)
+    }
+
+    pub(super) fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+}
+
+fn translate(transmit: &quinn_proto::Transmit) -> Transmit {
+    Transmit {
+        remote: transmit.destination,
+        local_ip: transmit.src_ip,
+        ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
+        segment_size: transmit.segment_size.unwrap_or(transmit.size).max(1),
+        len: transmit.size,
+    }
+}

@@ -1,0 +1,222 @@
+//! One QUIC connection and the session on its stream.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use bats_proto::stream::Session;
+use bats_proto::{CloseReason, ConnectionStats, Timestamp};
+use bytes::Bytes;
+use quinn_proto::{
+    ConnectionError, ConnectionHandle, Dir, Event, ReadError, StreamEvent, StreamId, VarInt,
+    WriteError,
+};
+use rustls_pki_types::CertificateDer;
+
+/// Octets that are framed at a time.
+const FRAMED: usize = 64 << 10;
+/// The code by which a peer is told that it broke a rule; an application's codes stay below.
+const VIOLATION: VarInt = VarInt::MAX;
+
+pub(super) struct Connection {
+    pub(super) handle: ConnectionHandle,
+    pub(super) quic: quinn_proto::Connection,
+    pub(super) session: Session,
+    pub(super) remote: SocketAddr,
+    /// Counted among those whose handshake is not done.
+    pub(super) is_counted: bool,
+    pub(super) armed: Option<Timestamp>,
+    is_server: bool,
+    stream: Option<StreamId>,
+    /// Framed octets, those before `written` are gone.
+    framed: Vec<u8>,
+    written: usize,
+    /// The stream takes no more for now.
+    is_full: bool,
+    /// What the application says at the end.
+    farewell: (VarInt, String),
+    is_closed: bool,
+}
+
+impl Connection {
+    pub(super) fn new(
+        handle: ConnectionHandle,
+        quic: quinn_proto::Connection,
+        session: Session,
+        remote: SocketAddr,
+        is_server: bool,
+    ) -> Self {
+        Self {
+            handle,
+            quic,
+            session,
+            remote,
+            is_counted: is_server,
+            armed: None,
+            is_server,
+            stream: None,
+            framed: Vec::new(),
+            written: 0,
+            is_full: false,
+            farewell: (0u32.into(), String::new()),
+            is_closed: false,
+        }
+    }
+
+    pub(super) fn is_half_open(&self) -> bool {
+        self.is_server && !self.session.is_open() && !self.session.is_over()
+    }
+
+    pub(super) fn close(&mut self, code: u64, reason: &str) {
+        if !self.session.is_over() {
+            let code = code.min(VIOLATION.into_inner() - 1);
+            self.farewell = (VarInt::from_u64(code).unwrap_or(VIOLATION), reason.to_owned());
+            self.session.close(code, reason);
+        }
+    }
+
+    /// Takes what QUIC tells and what the stream has.
+    pub(super) fn read(&mut self, now: Timestamp) {
+        while let Some(event) = self.quic.poll() {
+            match event {
+                Event::Connected if !self.is_server => {
+                    self.stream = self.quic.streams().open(Dir::Bi);
+                }
+                Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) if self.stream.is_none() => {
+                    self.stream = self.quic.streams().accept(Dir::Bi);
+                }
+                Event::Stream(StreamEvent::Writable { .. }) => self.is_full = false,
+                Event::ConnectionLost { reason } => {
+                    // What came before the end comes first.
+                    self.read_stream(now);
+                    let reason = self.judge(reason);
+                    self.session.end(reason);
+                    self.is_closed = true;
+                }
+                _ => {}
+            }
+        }
+        self.read_stream(now);
+    }
+
+    fn read_stream(&mut self, now: Timestamp) {
+        let Some(stream) = self.stream else { return };
+        let mut stream = self.quic.recv_stream(stream);
+        let Ok(mut chunks) = stream.read(true) else { return };
+        loop {
+            match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => self.session.receive(now, &chunk.bytes),
+                Err(ReadError::Blocked) => break,
+                Ok(None) | Err(ReadError::Reset(_)) => {
+                    self.session.on_lost("the peer ended the stream");
+                    break;
+                }
+            }
+        }
+        // What is to be said of it is asked for by `poll_transmit` anyway.
+        let _ = chunks.finalize();
+    }
+
+    fn judge(&self, error: ConnectionError) -> CloseReason {
+        match error {
+            ConnectionError::VersionMismatch => CloseReason::Version,
+            ConnectionError::TimedOut if self.session.is_open() => {
+                CloseReason::IdleTimeout(self.session.idle_timeout())
+            }
+            ConnectionError::TimedOut => CloseReason::HandshakeTimeout,
+            ConnectionError::ApplicationClosed(close) => {
+                let reason = String::from_utf8_lossy(&close.reason).into_owned();
+                match close.error_code {
+                    VIOLATION => CloseReason::ReportedByPeer(reason),
+                    code => CloseReason::Peer { code: code.into_inner(), reason },
+                }
+            }
+            ConnectionError::ConnectionClosed(close)
+                if close.error_code == quinn_proto::TransportErrorCode::CONNECTION_REFUSED =>
+            {
+                CloseReason::Refused
+            }
+            ConnectionError::LocallyClosed => CloseReason::Local,
+            other if self.session.is_open() => CloseReason::Lost(other.to_string()),
+            other => CloseReason::Handshake(other.to_string()),
+        }
+    }
+
+    /// Brings everything forward that QUIC allows.
+    pub(super) fn drive(
+        &mut self,
+        now: Timestamp,
+        at: Instant,
+        endpoint: &mut quinn_proto::Endpoint,
+    ) {
+        self.read(now);
+        self.write(now);
+        if self.session.is_over() && !self.is_closed {
+            self.is_closed = true;
+            let (code, reason) = match self.session.violation_found() {
+                Some(rule) => (VIOLATION, rule.to_owned()),
+                None => core::mem::take(&mut self.farewell),
+            };
+            self.quic.close(at, code, Bytes::from(reason));
+        }
+        while let Some(event) = self.quic.poll_endpoint_events() {
+            if let Some(event) = endpoint.handle_event(self.handle, event) {
+                self.quic.handle_event(event);
+            }
+        }
+    }
+
+    fn write(&mut self, now: Timestamp) {
+        let Some(stream) = self.stream else { return };
+        while !self.is_full && !self.session.is_over() {
+            if self.written == self.framed.len() {
+                self.framed.clear();
+                self.written = 0;
+                self.session.transmit(now, &mut self.framed, FRAMED);
+                if self.framed.is_empty() {
+                    return;
+                }
+            }
+            match self.quic.send_stream(stream).write(&self.framed[self.written..]) {
+                Ok(len) => self.written += len,
+                Err(WriteError::Blocked) => self.is_full = true,
+                Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
+                    self.session.on_lost("the peer takes nothing more");
+                }
+            }
+        }
+    }
+
+    pub(super) fn stats(&self, now: Timestamp) -> ConnectionStats {
+        let quic = self.quic.stats();
+        let path = quic.path;
+        let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
+        ConnectionStats {
+            controller_state: "quic",
+            cwnd_bytes: path.cwnd,
+            pacing_bps: u64::MAX,
+            delivery_bps: rate(path.cwnd, path.rtt),
+            smoothed_rtt: path.rtt,
+            min_rtt: path.min_rtt,
+            loss_estimate: share(path.lost_packets, path.sent_packets).min(1.0),
+            path_mtu: path.current_mtu,
+            bytes_sent: quic.udp_tx.bytes,
+            packets_sent: quic.udp_tx.datagrams,
+            bytes_received: quic.udp_rx.bytes,
+            packets_received: quic.udp_rx.datagrams,
+            packets_lost: path.lost_packets,
+            ..self.session.stats(now)
+        }
+    }
+
+    pub(super) fn peer_fingerprint(&self) -> Option<[u8; 32]> {
+        let identity = self.quic.crypto_session().peer_identity()?;
+        let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        chain.first().map(|certificate| bats_proto::crypto::fingerprint(certificate))
+    }
+}
+
+/// The most that a window allows in a round trip, in bits per second.
+fn rate(window: u64, rtt: std::time::Duration) -> u64 {
+    let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).max(1);
+    window.saturating_mul(8_000_000) / micros
+}

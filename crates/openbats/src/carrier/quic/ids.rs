@@ -1,0 +1,94 @@
+//! Connection IDs that can be told from other octets.
+
+use std::time::Duration;
+
+use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
+
+/// Octets of an ID: random ones and a mark that follows from them.
+pub(super) const MARKED_LEN: usize = 8;
+
+/// Makes IDs and knows them again. The mark is no proof of anything: one in 2^32 other packets
+/// bears it by chance and is lost, and who forges it is heard by QUIC in place of us.
+#[derive(Clone, Debug)]
+pub(super) struct Ids {
+    key: u64,
+    /// State of the generator; a clone begins with the same one.
+    state: [u64; 2],
+}
+
+impl Ids {
+    pub(super) fn new(seed: [u8; 32]) -> Self {
+        let word = |at: usize| {
+            let mut octets = [0; 8];
+            octets.copy_from_slice(&seed[at..at + 8]);
+            u64::from_le_bytes(octets)
+        };
+        Self { key: word(0), state: [word(8), word(16) | 1] }
+    }
+
+    /// A bijection of 64 bits whose output tells little of its input (splitmix64).
+    fn mix(mut value: u64) -> u64 {
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    fn mark(&self, random: [u8; 4]) -> [u8; 4] {
+        let mixed =
+            Self::mix(Self::mix(u64::from(u32::from_be_bytes(random)) ^ self.key) ^ self.key);
+        ((mixed >> 32) as u32).to_be_bytes()
+    }
+
+    pub(super) fn is_ours(&self, id: [u8; MARKED_LEN]) -> bool {
+        let [a, b, c, d, mark @ ..] = id;
+        self.mark([a, b, c, d]) == mark
+    }
+}
+
+impl ConnectionIdGenerator for Ids {
+    fn generate_cid(&mut self) -> ConnectionId {
+        self.state[0] = self.state[0].wrapping_add(self.state[1]);
+        let random = ((Self::mix(self.state[0] ^ self.key) >> 16) as u32).to_be_bytes();
+        let mut id = [0; MARKED_LEN];
+        id[..4].copy_from_slice(&random);
+        id[4..].copy_from_slice(&self.mark(random));
+        ConnectionId::new(&id)
+    }
+
+    fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
+        let id: [u8; MARKED_LEN] = id[..].try_into().map_err(|_| InvalidCid)?;
+        if self.is_ours(id) { Ok(()) } else { Err(InvalidCid) }
+    }
+
+    fn cid_len(&self) -> usize {
+        MARKED_LEN
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_distinct_and_known_again_and_others_are_not() {
+        let mut ids = Ids::new([7; 32]);
+        let mut seen = BTreeSet::new();
+        for _ in 0..1_000 {
+            let id = ids.generate_cid();
+            assert!(ids.validate(&id).is_ok());
+            let mut octets: [u8; MARKED_LEN] = id[..].try_into().unwrap();
+            assert!(seen.insert(octets));
+            octets[5] ^= 1;
+            assert!(!ids.is_ours(octets));
+        }
+        let mut other = Ids::new([8; 32]);
+        assert!(ids.validate(&other.generate_cid()).is_err());
+        assert!(ids.validate(&ConnectionId::new(&[1; 4])).is_err());
+    }
+}

@@ -1,0 +1,482 @@
+//! Mode 11: a message is a plain UDP datagram.
+//!
+//! There is no handshake: a client's connection stands at once, and a server's begins with a peer's
+//! first datagram. Nothing says where datagrams belong but the address they come from, so that a
+//! server of this mode offers no other, and only silence or this side ends a connection.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bats_proto::{
+    ClientConfig, CloseReason, ConnectError, ConnectionStats, Event, Received, SendError,
+    ServerConfig, Timestamp, Transmit, TransportConfig,
+};
+use bytes::Bytes;
+
+/// Octets that wait to be sent before a message is refused.
+const SEND_QUEUE: usize = 1 << 20;
+/// Octets of one peer that wait for the application; what comes beyond is lost.
+const RECEIVE_QUEUE: usize = 8 << 20;
+/// The same of all peers together: anyone can pretend to be many.
+const RECEIVE_ALL: usize = 64 << 20;
+/// What a datagram counts in these beside its octets.
+const DATAGRAM_COST: usize = 64;
+/// Peers of a server: anyone can make one with a single datagram.
+const MAX_PEERS: usize = 4_096;
+/// Octets by which the header of IPv6 is longer.
+const IPV6_MORE: usize = 20;
+/// Longest deadline of a message.
+const MAX_DEADLINE: Duration = Duration::from_secs(3_600);
+
+/// What the carrier has to say.
+pub(super) enum Output {
+    Transmit(Transmit),
+    Event(u64, Event),
+    Timeout(Option<Timestamp>),
+}
+
+#[derive(Debug)]
+struct Server {
+    transport: TransportConfig,
+    max_peers: usize,
+}
+
+#[derive(Debug)]
+struct Connection {
+    remote: SocketAddr,
+    limit: usize,
+    idle_timeout: Duration,
+    deadline: Duration,
+    outgoing: VecDeque<(Bytes, Timestamp)>,
+    queued: usize,
+    incoming: VecDeque<Bytes>,
+    held: usize,
+    /// When something was last sent or heard.
+    active: Timestamp,
+    armed: Option<Timestamp>,
+    events: VecDeque<Event>,
+    was_refused: bool,
+    is_readable_told: bool,
+    is_finished: bool,
+    is_over: bool,
+    stats: ConnectionStats,
+}
+
+impl Connection {
+    fn new(now: Timestamp, remote: SocketAddr, config: &TransportConfig, first: Event) -> Self {
+        let shorter = if remote.is_ipv6() { IPV6_MORE } else { 0 };
+        let limit = usize::from(config.max_udp_payload).saturating_sub(shorter);
+        let stats = ConnectionStats {
+            established: Some(now),
+            controller_state: "none",
+            pacing_bps: u64::MAX,
+            path_mtu: limit as u16,
+            ..ConnectionStats::default()
+        };
+        Self {
+            remote,
+            limit: limit.min(config.max_message_size),
+            idle_timeout: config.idle_timeout,
+            deadline: config.deadline,
+            outgoing: VecDeque::new(),
+            queued: 0,
+            incoming: VecDeque::new(),
+            held: 0,
+            active: now,
+            armed: None,
+            events: VecDeque::from([first]),
+            was_refused: false,
+            is_readable_told: false,
+            is_finished: false,
+            is_over: false,
+            stats,
+        }
+    }
+
+    fn end(&mut self, reason: CloseReason) {
+        if !self.is_over {
+            self.is_over = true;
+            self.outgoing.clear();
+            self.queued = 0;
+            self.events.push_back(Event::Closed(reason));
+        }
+    }
+
+    /// The next message that is still worth being sent.
+    fn pop_outgoing(&mut self, now: Timestamp) -> Option<Bytes> {
+        while let Some((message, until)) = self.outgoing.pop_front() {
+            self.queued -= message.len() + DATAGRAM_COST;
+            if now <= until {
+                return Some(message);
+            }
+            self.stats.messages_expired += 1;
+        }
+        None
+    }
+}
+
+/// The connections of mode 11 of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Udp {
+    server: Option<Server>,
+    refuses_new: bool,
+    connections: BTreeMap<u64, Connection>,
+    by_remote: BTreeMap<SocketAddr, u64>,
+    next: u64,
+    dirty: BTreeSet<u64>,
+    timers: BTreeSet<(Timestamp, u64)>,
+    held: usize,
+    refused: u64,
+}
+
+impl Udp {
+    pub(crate) fn new(server: Option<&ServerConfig>) -> Self {
+        let server = server.map(|server| Server {
+            transport: TransportConfig::clone(&server.transport),
+            max_peers: server.max_connections.min(MAX_PEERS),
+        });
+        Self {
+            server,
+            refuses_new: false,
+            connections: BTreeMap::new(),
+            by_remote: BTreeMap::new(),
+            next: 0,
+            dirty: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            held: 0,
+            refused: 0,
+        }
+    }
+
+    /// Whether every datagram is a message: nothing else can be carried by this socket.
+    pub(super) fn is_server(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Whether a datagram from there is a message.
+    pub(super) fn wants(&self, remote: SocketAddr) -> bool {
+        self.is_server() || self.by_remote.contains_key(&remote)
+    }
+
+    pub(super) fn stop_listening(&mut self) {
+        self.refuses_new = true;
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        config: &ClientConfig,
+    ) -> Result<u64, ConnectError> {
+        if self.by_remote.contains_key(&remote) {
+            return Err(ConnectError::Configuration(format!(
+                "this endpoint has a connection of mode 11 to {remote}: datagrams of two could not \
+                 be told apart"
+            )));
+        }
+        Ok(self.insert(Connection::new(now, remote, &config.transport, Event::Connected)))
+    }
+
+    fn insert(&mut self, connection: Connection) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.by_remote.insert(connection.remote, id);
+        self.connections.insert(id, connection);
+        self.dirty.insert(id);
+        id
+    }
+
+    pub(super) fn handle_datagram(&mut self, now: Timestamp, datagram: &Received<'_>) {
+        let id = match (self.by_remote.get(&datagram.remote), &self.server) {
+            (Some(&id), _) => id,
+            (None, Some(server))
+                if !self.refuses_new && self.connections.len() < server.max_peers =>
+            {
+                let peer =
+                    Connection::new(now, datagram.remote, &server.transport, Event::Accepted);
+                self.insert(peer)
+            }
+            (None, _) => {
+                self.refused += 1;
+                return;
+            }
+        };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.is_over {
+            return;
+        }
+        connection.active = now;
+        let stats = &mut connection.stats;
+        stats.packets_received += 1;
+        stats.bytes_received += datagram.payload.len() as u64;
+        let cost = datagram.payload.len() + DATAGRAM_COST;
+        if connection.held + cost > RECEIVE_QUEUE || self.held + cost > RECEIVE_ALL {
+            stats.messages_lost += 1;
+            return;
+        }
+        stats.messages_received += 1;
+        stats.message_bytes_received += datagram.payload.len() as u64;
+        connection.held += cost;
+        self.held += cost;
+        connection.incoming.push_back(Bytes::copy_from_slice(datagram.payload));
+        if !core::mem::replace(&mut connection.is_readable_told, true) {
+            connection.events.push_back(Event::Readable);
+        }
+        self.dirty.insert(id);
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Timestamp) {
+        while let Some(&(due, id)) = self.timers.first()
+            && due <= now
+        {
+            self.timers.pop_first();
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.armed = None;
+                if now >= connection.active + connection.idle_timeout {
+                    connection.end(CloseReason::IdleTimeout(connection.idle_timeout));
+                }
+                self.dirty.insert(id);
+            }
+        }
+    }
+
+    pub(super) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
+        buffer.clear();
+        while let Some(&id) = self.dirty.first() {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                self.dirty.remove(&id);
+                continue;
+            };
+            if let Some(event) = connection.events.pop_front() {
+                if event == Event::Readable {
+                    connection.is_readable_told = false;
+                }
+                return Output::Event(id, event);
+            }
+            let had_some = !connection.outgoing.is_empty();
+            let message = connection.pop_outgoing(now);
+            if had_some && connection.outgoing.is_empty() {
+                connection.events.push_back(Event::AllAcknowledged);
+            }
+            if let Some(message) = message {
+                connection.active = now;
+                let stats = &mut connection.stats;
+                stats.packets_sent += 1;
+                stats.bytes_sent += message.len() as u64;
+                buffer.extend_from_slice(&message);
+                if connection.was_refused && connection.queued <= SEND_QUEUE / 2 {
+                    connection.was_refused = false;
+                    connection.events.push_back(Event::Writable);
+                }
+                let remote = connection.remote;
+                let len = message.len();
+                return Output::Transmit(Transmit {
+                    remote,
+                    local_ip: None,
+                    ecn: 0,
+                    segment_size: len.max(1),
+                    len,
+                });
+            }
+            if !connection.events.is_empty() {
+                continue;
+            }
+            self.dirty.remove(&id);
+            self.settle(id);
+        }
+        Output::Timeout(self.timers.first().map(|&(due, _)| due))
+    }
+
+    fn settle(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let next = (!connection.is_over).then(|| connection.active + connection.idle_timeout);
+        if connection.armed != next {
+            if let Some(due) = connection.armed {
+                self.timers.remove(&(due, id));
+            }
+            if let Some(due) = next {
+                self.timers.insert((due, id));
+            }
+            connection.armed = next;
+        }
+        if connection.is_over {
+            self.held -= connection.held;
+            self.by_remote.remove(&connection.remote);
+            self.connections.remove(&id);
+        }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        now: Timestamp,
+        id: u64,
+        message: Bytes,
+        deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
+        let connection = self.connections.get_mut(&id).ok_or(SendError::Closed)?;
+        if connection.is_over {
+            return Err(SendError::Closed);
+        }
+        if connection.is_finished {
+            return Err(SendError::Finished);
+        }
+        if message.len() > connection.limit {
+            let (size, limit) = (message.len(), connection.limit);
+            return Err(SendError::TooLarge { size, limit });
+        }
+        let cost = message.len() + DATAGRAM_COST;
+        if connection.queued + cost > SEND_QUEUE {
+            connection.was_refused = true;
+            return Err(SendError::Blocked(message));
+        }
+        connection.queued += cost;
+        connection.stats.messages_sent += 1;
+        connection.stats.message_bytes_sent += message.len() as u64;
+        let until = now + deadline.unwrap_or(connection.deadline).min(MAX_DEADLINE);
+        connection.outgoing.push_back((message, until));
+        self.dirty.insert(id);
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, id: u64) -> Result<(), SendError> {
+        let connection = self.connections.get_mut(&id).ok_or(SendError::Closed)?;
+        if core::mem::replace(&mut connection.is_finished, true) {
+            return Err(SendError::Finished);
+        }
+        Ok(())
+    }
+
+    pub(super) fn recv(&mut self, id: u64) -> Option<Bytes> {
+        let connection = self.connections.get_mut(&id)?;
+        let message = connection.incoming.pop_front()?;
+        connection.held -= message.len() + DATAGRAM_COST;
+        self.held -= message.len() + DATAGRAM_COST;
+        Some(message)
+    }
+
+    /// Whether nothing waits to be sent.
+    pub(super) fn is_all_sent(&self, id: u64) -> bool {
+        self.connections.get(&id).is_some_and(|connection| connection.outgoing.is_empty())
+    }
+
+    pub(super) fn close(&mut self, id: u64) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.end(CloseReason::Local);
+            self.dirty.insert(id);
+        }
+    }
+
+    pub(super) fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
+        let connection = self.connections.get(&id)?;
+        Some(ConnectionStats {
+            time: now,
+            send_buffer_bytes: connection.queued as u64,
+            receive_buffer_bytes: connection.held as u64,
+            ..connection.stats.clone()
+        })
+    }
+
+    pub(super) fn remote(&self, id: u64) -> Option<SocketAddr> {
+        Some(self.connections.get(&id)?.remote)
+    }
+
+    /// Datagrams of strangers for whom there was no room.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    pub(super) fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_millis(1_000 + ms)
+    }
+
+    fn remote(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    fn server(max_connections: usize) -> Udp {
+        let identity = bats_proto::Identity { certificate_chain: vec![], private_key: vec![] };
+        Udp::new(Some(&ServerConfig {
+            identity,
+            transport: TransportConfig::default().into(),
+            retry_threshold: 0,
+            max_connections,
+        }))
+    }
+
+    fn hand(udp: &mut Udp, port: u16, payload: &[u8]) {
+        let mut payload = payload.to_vec();
+        let remote = remote(port);
+        let datagram = Received { remote, local_ip: None, ecn: 0, payload: &mut payload };
+        udp.handle_datagram(at(0), &datagram);
+    }
+
+    fn events(udp: &mut Udp, now: Timestamp) -> Vec<(u64, Event)> {
+        let mut events = Vec::new();
+        loop {
+            match udp.poll(now, &mut Vec::new()) {
+                Output::Event(id, event) => events.push((id, event)),
+                Output::Transmit(_) => {}
+                Output::Timeout(_) => return events,
+            }
+        }
+    }
+
+    #[test]
+    fn what_waits_for_the_application_is_bounded_for_a_peer_and_for_all() {
+        let mut udp = server(10_000);
+        for port in 1..=12 {
+            for _ in 0..200 {
+                hand(&mut udp, port, &[1; 60_000]);
+            }
+        }
+        assert!(udp.connections.values().all(|connection| connection.held <= RECEIVE_QUEUE));
+        assert!(udp.held <= RECEIVE_ALL && udp.held > RECEIVE_ALL - (1 << 20));
+        for _ in 0..1_000_000 {
+            hand(&mut udp, 100, &[]);
+        }
+        assert!(udp.held <= RECEIVE_ALL);
+        let lost = udp.stats(at(0), 11).unwrap();
+        assert!(lost.messages_lost > 0 && lost.packets_received == 200, "{lost:?}");
+        (0..13).for_each(|id| udp.close(id));
+        events(&mut udp, at(0));
+        assert_eq!((udp.held, udp.connection_count()), (0, 0));
+    }
+
+    #[test]
+    fn strangers_beyond_the_limit_are_not_taken() {
+        let mut udp = server(2);
+        for port in 1..=3 {
+            hand(&mut udp, port, b"x");
+        }
+        let found = events(&mut udp, at(0));
+        let accepted = found.iter().filter(|(_, event)| *event == Event::Accepted).count();
+        assert_eq!((accepted, udp.connection_count(), udp.refused()), (2, 2, 1));
+    }
+
+    #[test]
+    fn a_message_waits_no_longer_than_it_is_of_use_and_silence_ends_all() {
+        let mut udp = server(2);
+        hand(&mut udp, 1, b"x");
+        events(&mut udp, at(0));
+        udp.send(at(0), 0, Bytes::from_static(b"late"), Some(Duration::from_millis(5))).unwrap();
+        udp.send(at(0), 0, Bytes::from_static(b"in time"), None).unwrap();
+        assert_eq!(events(&mut udp, at(10)), [(0, Event::AllAcknowledged)]);
+        let stats = udp.stats(at(10), 0).unwrap();
+        assert_eq!((stats.messages_sent, stats.messages_expired, stats.packets_sent), (2, 1, 1));
+        udp.handle_timeout(at(30_009));
+        assert_eq!(events(&mut udp, at(30_009)), []);
+        udp.handle_timeout(at(30_010));
+        let idle = CloseReason::IdleTimeout(Duration::from_secs(30));
+        assert_eq!(events(&mut udp, at(30_010)), [(0, Event::Closed(idle))]);
+    }
+}

@@ -1,0 +1,77 @@
+//! Tells which of many sockets are ready.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{Timespec, epoll};
+
+/// Sockets told of at a time; the others keep.
+const AT_ONCE: usize = 256;
+
+/// What a socket is watched for: always for what comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interest {
+    Read,
+    ReadWrite,
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        match self {
+            Self::Read => epoll::EventFlags::IN,
+            Self::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+        }
+    }
+}
+
+/// A set of sockets, itself a file that is readable while one of them is ready.
+#[derive(Debug)]
+pub(crate) struct Poller(OwnedFd);
+
+impl Poller {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    /// Watches a socket until it is closed.
+    pub(crate) fn add(&self, socket: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.0, socket, data, interest.flags())?)
+    }
+
+    pub(crate) fn change(
+        &self,
+        socket: &impl AsFd,
+        token: u64,
+        interest: Interest,
+    ) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::modify(&self.0, socket, data, interest.flags())?)
+    }
+
+    /// Watches a socket no more, although it stays open.
+    pub(crate) fn remove(&self, socket: &impl AsFd) {
+        // It is not watched, which was to be achieved.
+        let _ = epoll::delete(&self.0, socket);
+    }
+
+    /// Appends the tokens of sockets that are ready now.
+    pub(crate) fn ready(&self, tokens: &mut Vec<u64>) -> io::Result<()> {
+        let empty =
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [empty; AT_ONCE];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match epoll::wait(&self.0, &mut events[..], Some(&now)) {
+            Ok(count) => tokens.extend(events[..count].iter().map(|event| event.data.u64())),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

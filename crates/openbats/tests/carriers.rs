@@ -1,0 +1,444 @@
+//! Modes 10 and 12: the same calls over the kernel's TCP and over QUIC.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use openbats::{
+    ClientOptions, CloseReason, ConnectError, Connection, Endpoint, Fingerprint, Identity, Mode,
+    RecvError, SendError, ServerOptions, StartError, TransportConfig, Trust, Wait,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const BOTH: [Mode; 2] = [Mode::Tcp, Mode::Quic];
+
+fn server(mode: Mode, options: impl FnOnce(ServerOptions) -> ServerOptions) -> (Endpoint, Trust) {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let trust = Trust::fingerprint(identity.fingerprint());
+    let options = options(ServerOptions::new(identity).modes([mode]));
+    let server = Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).server(options);
+    (server.start().unwrap(), trust)
+}
+
+fn try_connect(to: SocketAddr, options: ClientOptions) -> Result<Connection, ConnectError> {
+    let client = Endpoint::builder().start().unwrap();
+    client.connect(to, "localhost", options).wait_for(LIMIT).unwrap()
+}
+
+struct Pair {
+    server: Endpoint,
+    near: Connection,
+    far: Connection,
+}
+
+fn pair(mode: Mode, transport: TransportConfig) -> Pair {
+    let (server, trust) = server(mode, |options| options.transport(transport.clone()));
+    let options = ClientOptions::new(trust).transport(transport).mode(mode);
+    let near = try_connect(server.local_addr(), options).unwrap();
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    Pair { server, near, far }
+}
+
+fn message(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|place| (place.wrapping_mul(number | 1) >> 3) as u8).collect()
+}
+
+fn next(connection: &Connection) -> Result<Option<Vec<u8>>, RecvError> {
+    let message = connection.recv().wait_for(LIMIT).unwrap();
+    message.map(|message| message.map(|octets| octets.to_vec()))
+}
+
+/// Why nothing comes any more.
+fn end_of(connection: &Connection) -> CloseReason {
+    match next(connection) {
+        Err(RecvError::Closed(reason)) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Sizes around those of frames and records, and one of many.
+fn length(number: usize) -> usize {
+    match number % 50 {
+        0 => 0,
+        1 => 65_535 + number % 3,
+        2 => 1_000_000,
+        _ => (number * 37) % 3_000,
+    }
+}
+
+#[test]
+fn messages_go_both_ways_whole_once_and_in_order() {
+    const MESSAGES: usize = 500;
+    for mode in BOTH {
+        let Pair { near, far, .. } = pair(mode, TransportConfig::default());
+        assert_eq!((near.mode(), far.mode()), (mode, mode));
+        thread::scope(|scope| {
+            for (from, to) in [(&near, &far), (&far, &near)] {
+                scope.spawn(move || {
+                    for number in 0..MESSAGES {
+                        let message = message(number, length(number));
+                        // A deadline is accepted and changes nothing: this mode is reliable.
+                        let sent = from.send_within(message, Duration::from_millis(1));
+                        sent.wait_for(LIMIT).unwrap().unwrap();
+                    }
+                    from.finish().wait_for(LIMIT).unwrap().unwrap();
+                    assert!(matches!(from.try_send("late"), Err(SendError::Finished)));
+                });
+                scope.spawn(move || {
+                    for number in 0..MESSAGES {
+                        let octets = next(to).unwrap().unwrap();
+                        assert!(octets == message(number, length(number)), "message {number}");
+                    }
+                    assert_eq!(next(to).unwrap(), None);
+                });
+            }
+        });
+        let total: usize = (0..MESSAGES).map(length).sum();
+        for stats in [near.stats(), far.stats()] {
+            assert_eq!((stats.messages_sent, stats.messages_received), (500, 500));
+            assert_eq!(stats.message_bytes_sent, total as u64);
+            assert_eq!(stats.message_bytes_received, total as u64);
+            assert!(stats.bytes_sent > total as u64 && stats.bytes_received > total as u64);
+            assert_eq!((stats.send_buffer_bytes, stats.receive_buffer_bytes), (0, 0));
+            assert_eq!((stats.messages_lost, stats.messages_expired), (0, 0));
+            assert!(stats.established.is_some());
+            #[cfg(target_os = "linux")]
+            {
+                assert!(stats.smoothed_rtt > Duration::ZERO && stats.cwnd_bytes > 0, "{stats:?}");
+                assert!(stats.packets_sent > 100 && stats.packets_received > 100, "{stats:?}");
+            }
+        }
+    }
+}
+
+/// What `finish` has returned for stands, whatever comes after it.
+#[test]
+fn the_end_is_known_before_finish_returns() {
+    for mode in BOTH {
+        for round in 0..10 {
+            let Pair { near, far, .. } = pair(mode, TransportConfig::default());
+            near.send(message(round, length(round))).wait_for(LIMIT).unwrap().unwrap();
+            near.flush().wait_for(LIMIT).unwrap().unwrap();
+            near.finish().wait_for(LIMIT).unwrap().unwrap();
+            near.close(7, "done");
+            assert!(next(&far).unwrap().unwrap() == message(round, length(round)));
+            assert_eq!(next(&far).unwrap(), None);
+            assert_eq!(end_of(&near), CloseReason::Local);
+            assert_eq!(near.close_reason(), Some(CloseReason::Local));
+        }
+    }
+}
+
+#[test]
+fn a_close_carries_code_and_text() {
+    for mode in BOTH {
+        let Pair { near, far, .. } = pair(mode, TransportConfig::default());
+        near.close(7, "enough");
+        let told = CloseReason::Peer { code: 7, reason: "enough".into() };
+        assert_eq!(next(&far), Err(RecvError::Closed(told.clone())));
+        assert_eq!(far.close_reason(), Some(told));
+        assert!(matches!(far.send("x").wait(), Err(SendError::Closed(_))));
+    }
+}
+
+#[test]
+fn a_receiver_that_takes_nothing_stops_the_sender() {
+    for mode in BOTH {
+        let small = TransportConfig { receive_budget: 4 << 20, ..TransportConfig::default() };
+        let Pair { near, far, .. } = pair(mode, small);
+        let message = vec![7; 100_000];
+        let mut sent = 0;
+        for _ in 0..400 {
+            match near.try_send(message.clone()) {
+                Ok(()) => sent += 1,
+                Err(SendError::Blocked(_)) => thread::sleep(Duration::from_millis(5)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(far.stats().receive_buffer_bytes <= 5 << 20, "{:?}", far.stats());
+        assert!((40..200).contains(&sent), "{sent}");
+        assert!(near.writable().wait_for(Duration::from_millis(50)).is_err());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                near.writable().wait_for(LIMIT).unwrap().unwrap();
+                near.finish().wait_for(LIMIT).unwrap().unwrap();
+            });
+            for _ in 0..sent {
+                assert!(next(&far).unwrap().unwrap() == message);
+            }
+            assert_eq!(next(&far).unwrap(), None);
+        });
+    }
+}
+
+#[test]
+fn who_is_not_believed_or_not_there_is_named() {
+    for mode in BOTH {
+        let (server, _) = server(mode, |options| options);
+        let other = Trust::fingerprint(Fingerprint([7; 32]));
+        let options = ClientOptions::new(other).mode(mode);
+        let refused = try_connect(server.local_addr(), options).unwrap_err();
+        assert!(matches!(refused, ConnectError::Closed(CloseReason::Handshake(_))), "{refused}");
+    }
+    let trust = Trust::fingerprint(Fingerprint([7; 32]));
+
+    // Nobody listens.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let options = ClientOptions::new(trust.clone()).mode(Mode::Tcp);
+    let refused = try_connect(free, options.clone()).unwrap_err();
+    assert_eq!(refused, ConnectError::Closed(CloseReason::Refused));
+
+    // No socket for QUIC either, and who does not answer is given up.
+    let hole = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let transport =
+        TransportConfig { idle_timeout: Duration::from_millis(300), ..TransportConfig::default() };
+    let quic = ClientOptions::new(trust.clone()).transport(transport).mode(Mode::Quic);
+    let late = try_connect(hole.local_addr().unwrap(), quic).unwrap_err();
+    assert_eq!(late, ConnectError::Closed(CloseReason::HandshakeTimeout));
+
+    // A listener that says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let transport =
+        TransportConfig { idle_timeout: Duration::from_millis(300), ..TransportConfig::default() };
+    let hasty = options.transport(transport).mode(Mode::Tcp);
+    let late = try_connect(silent.local_addr().unwrap(), hasty.clone()).unwrap_err();
+    assert_eq!(late, ConnectError::Closed(CloseReason::HandshakeTimeout));
+
+    // A listener that speaks something else.
+    let odd = silent.local_addr().unwrap();
+    let speaker = thread::spawn(move || {
+        // The first is the one above, in the queue of the kernel.
+        for _ in 0..2 {
+            let (mut stream, _) = silent.accept().unwrap();
+            let _ = stream.write_all(b"220 mail.example ESMTP\r\n");
+            let _ = stream.read(&mut [0; 1_000]);
+        }
+    });
+    let refused = try_connect(odd, hasty).unwrap_err();
+    assert!(matches!(refused, ConnectError::Closed(CloseReason::Handshake(_))), "{refused}");
+    speaker.join().unwrap();
+}
+
+#[test]
+fn a_server_takes_the_modes_that_it_offers_and_no_others() {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let trust = Trust::fingerprint(identity.fingerprint());
+    let start = |modes: &[Mode]| {
+        Endpoint::builder()
+            .bind("127.0.0.1:0".parse().unwrap())
+            .server(ServerOptions::new(identity.clone()).modes(modes.iter().copied()))
+            .start()
+            .unwrap()
+    };
+    let options = |mode| ClientOptions::new(trust.clone()).mode(mode);
+    // Both kinds at one port.
+    let both = start(&[Mode::Brtp, Mode::Tcp, Mode::Quic, Mode::Btp]);
+    for mode in [Mode::Tcp, Mode::Brtp, Mode::Quic, Mode::Btp, Mode::Quic, Mode::Tcp] {
+        let near = try_connect(both.local_addr(), options(mode)).unwrap();
+        let far = both.accept().wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!((near.mode(), far.mode()), (mode, mode));
+        assert_eq!(near.peer_fingerprint(), Some(identity.fingerprint()));
+        assert_eq!(near.remote_addr(), both.local_addr());
+    }
+    let without = start(&[Mode::Brtp]);
+    let refused = try_connect(without.local_addr(), options(Mode::Tcp)).unwrap_err();
+    assert_eq!(refused, ConnectError::Closed(CloseReason::Refused));
+    let refused = try_connect(without.local_addr(), options(Mode::Quic)).unwrap_err();
+    assert_eq!(refused, ConnectError::Closed(CloseReason::Version));
+    let only = start(&[Mode::Tcp]);
+    let reason = match try_connect(only.local_addr(), options(Mode::Brtp)) {
+        Err(ConnectError::Closed(reason)) => reason,
+        Err(error) => panic!("{error}"),
+        Ok(near) => end_of(&near),
+    };
+    assert!(reason.to_string().contains("mode 1 is not offered here"), "{reason}");
+}
+
+#[test]
+fn garbage_ends_a_connection_and_silence_does_too() {
+    let hasty =
+        TransportConfig { idle_timeout: Duration::from_millis(500), ..TransportConfig::default() };
+    let (server, trust) = server(Mode::Tcp, |options| options.transport(hasty).modes([Mode::Tcp]));
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0xff, 0xff, 0, 0], &[]] {
+        let mut stream = TcpStream::connect(server.local_addr()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(garbage).unwrap();
+        let mut answer = Vec::new();
+        // An alert at most, then the end.
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.len() < 100, "{}", answer.len());
+    }
+    // More strangers than are heard at a time hold up nobody for longer than their deadline.
+    let strangers: Vec<TcpStream> =
+        (0..300).map(|_| TcpStream::connect(server.local_addr()).unwrap()).collect();
+    let near = try_connect(server.local_addr(), ClientOptions::new(trust).mode(Mode::Tcp)).unwrap();
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    near.send("after all").wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(next(&far).unwrap().unwrap(), b"after all");
+    drop(strangers);
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused_and_counted() {
+    for mode in BOTH {
+        let (server, trust) = server(mode, |options| options.max_connections(2));
+        let options = ClientOptions::new(trust).mode(mode);
+        let held: Vec<Connection> = (0..2)
+            .map(|_| {
+                let _near = try_connect(server.local_addr(), options.clone()).unwrap();
+                (_near, server.accept().wait_for(LIMIT).unwrap().unwrap())
+            })
+            .flat_map(|(near, far)| [near, far])
+            .collect();
+        let refused = try_connect(server.local_addr(), options.clone()).unwrap_err();
+        assert_eq!(refused, ConnectError::Closed(CloseReason::Refused));
+        assert_eq!(server.stats().connections_refused, 1);
+        drop(held);
+        // Room again, once the goodbyes are through.
+        assert!((0..500).any(|_| {
+            thread::sleep(Duration::from_millis(20));
+            try_connect(server.local_addr(), options.clone()).is_ok()
+        }));
+    }
+}
+
+#[test]
+fn the_port_is_taken_for_both_and_free_after_the_end() {
+    let (server, _) = server(Mode::Tcp, |options| options);
+    let address = server.local_addr();
+    assert!(TcpListener::bind(address).is_err() && UdpSocket::bind(address).is_err());
+    server.stop_accepting();
+    // The system refuses for the endpoint.
+    assert!((0..1_000).any(|_| TcpStream::connect(address).is_err()));
+    server.terminate(0, "").wait_for(LIMIT).unwrap();
+    let _udp = UdpSocket::bind(address).unwrap();
+    drop(TcpListener::bind(address).unwrap());
+    // A server that cannot have the TCP port says which.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let failed = Endpoint::builder()
+        .bind(taken.local_addr().unwrap())
+        .server(ServerOptions::new(identity).modes([Mode::Tcp]))
+        .start();
+    assert!(matches!(failed, Err(StartError::BindTcp { .. })), "{failed:?}");
+}
+
+/// Carries one connection until it is told to break it.
+fn breaker(to: SocketAddr) -> (SocketAddr, std::sync::mpsc::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let (near, _) = listener.accept().unwrap();
+        let far = TcpStream::connect(to).unwrap();
+        for (mut from, mut to) in [
+            (near.try_clone().unwrap(), far.try_clone().unwrap()),
+            (far.try_clone().unwrap(), near.try_clone().unwrap()),
+        ] {
+            thread::spawn(move || std::io::copy(&mut from, &mut to));
+        }
+        let _ = receiver.recv();
+        let _ = near.shutdown(std::net::Shutdown::Both);
+        let _ = far.shutdown(std::net::Shutdown::Both);
+    });
+    (address, sender)
+}
+
+#[test]
+fn a_broken_way_is_a_loss_on_both_sides_and_what_came_before_stays() {
+    let (server, trust) = server(Mode::Tcp, |options| options);
+    let (way, scissors) = breaker(server.local_addr());
+    let near = try_connect(way, ClientOptions::new(trust).mode(Mode::Tcp)).unwrap();
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    near.send("first").wait_for(LIMIT).unwrap().unwrap();
+    near.flush().wait_for(LIMIT).unwrap().unwrap();
+    scissors.send(()).unwrap();
+    assert_eq!(next(&far).unwrap().unwrap(), b"first");
+    for end in [&near, &far] {
+        let reason = end_of(end);
+        assert!(matches!(reason, CloseReason::Lost(_)), "{reason}");
+    }
+}
+
+#[test]
+fn an_endpoint_that_is_dropped_waits_for_nothing() {
+    for mode in BOTH {
+        let Pair { server, near, far } = pair(mode, TransportConfig::default());
+        near.send("x").wait_for(LIMIT).unwrap().unwrap();
+        near.flush().wait_for(LIMIT).unwrap().unwrap();
+        drop(near);
+        assert_eq!(next(&far).unwrap().unwrap(), b"x");
+        assert!(matches!(next(&far), Err(RecvError::Closed(CloseReason::Peer { code: 0, .. }))));
+        drop(far);
+        server.shut_down(0, "");
+        server.idle().wait_for(LIMIT).unwrap();
+    }
+}
+
+#[test]
+fn plain_udp_carries_a_message_in_a_datagram() {
+    let (server, trust) = server(Mode::Udp, |options| options);
+    let address = server.local_addr();
+    let options = ClientOptions::new(trust).mode(Mode::Udp);
+    let client = Endpoint::builder().start().unwrap();
+    let connect = |options| client.connect(address, "localhost", options).wait_for(LIMIT).unwrap();
+    let near = connect(options.clone()).unwrap();
+    // Two connections to one address could not be told apart.
+    assert!(matches!(connect(options.clone()), Err(ConnectError::Configuration(_))));
+    let sizes = [0, 1, 1_472, 700, 0, 1_000];
+    for (number, size) in sizes.into_iter().enumerate() {
+        near.send(message(number, size)).wait_for(LIMIT).unwrap().unwrap();
+    }
+    let refused = near.try_send(message(0, 1_473));
+    assert_eq!(refused, Err(SendError::TooLarge { size: 1_473, limit: 1_472 }));
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!((near.mode(), far.mode()), (Mode::Udp, Mode::Udp));
+    assert_eq!((near.peer_fingerprint(), far.remote_addr().ip()), (None, address.ip()));
+    for (number, size) in sizes.into_iter().enumerate() {
+        assert!(next(&far).unwrap().unwrap() == message(number, size), "{number}");
+    }
+    // Back, and from somebody who knows nothing of us.
+    far.send("back").wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(next(&near).unwrap().unwrap(), b"back");
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.send_to(b"plain", address).unwrap();
+    let plain = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(next(&plain).unwrap().unwrap(), b"plain");
+    plain.send("answer").wait_for(LIMIT).unwrap().unwrap();
+    let mut octets = [0; 100];
+    assert_eq!(stranger.recv(&mut octets).unwrap(), 6);
+    assert_eq!(&octets[..6], b"answer");
+
+    near.finish().wait_for(LIMIT).unwrap().unwrap();
+    assert!(matches!(near.try_send("late"), Err(SendError::Finished)));
+    let (near, far) = (near.stats(), far.stats());
+    assert_eq!((near.messages_sent, near.packets_sent), (6, 6));
+    assert_eq!((far.messages_received, far.bytes_received), (6, near.bytes_sent));
+}
+
+#[test]
+fn plain_udp_shares_no_port_with_modes_that_have_handshakes() {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let start = |modes: [Mode; 2]| {
+        Endpoint::builder()
+            .bind("127.0.0.1:0".parse().unwrap())
+            .server(ServerOptions::new(identity.clone()).modes(modes))
+            .start()
+    };
+    for other in [Mode::Brtp, Mode::Tcp, Mode::Quic] {
+        let refused = start([Mode::Udp, other]);
+        assert!(matches!(refused, Err(StartError::Configuration(_))), "{refused:?}");
+    }
+    let hasty =
+        TransportConfig { idle_timeout: Duration::from_millis(300), ..TransportConfig::default() };
+    let (server, trust) = server(Mode::Udp, |options| options);
+    // Who comes with a handshake gets no answer; who is not there does not show.
+    let options = ClientOptions::new(trust).transport(hasty);
+    let late = try_connect(server.local_addr(), options.clone()).unwrap_err();
+    assert!(matches!(late, ConnectError::Closed(_)), "{late}");
+    let hole = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let near = try_connect(hole, options.mode(Mode::Udp)).unwrap();
+    near.send("x").wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(end_of(&near), CloseReason::IdleTimeout(Duration::from_millis(300)));
+}
