@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::{Buf, Bytes, BytesMut};
+use socket2::{Domain, Socket, Type};
 
 use super::{Received, SLICE};
 use crate::clock::Clock;
@@ -150,11 +151,24 @@ fn is_pause(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Begins a stream.
-pub(crate) fn connect(remote: SocketAddr, hello: Hello, limit: Duration) -> Result<Pipe> {
-    let stream = TcpStream::connect_timeout(&remote, limit)
+/// Begins a stream, from the address `local` if that is given.
+pub(crate) fn connect(
+    local: Option<IpAddr>,
+    remote: SocketAddr,
+    hello: Hello,
+    limit: Duration,
+) -> Result<Pipe> {
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, None)
+        .context("cannot open a TCP socket")?;
+    if let Some(local) = local {
+        socket
+            .bind(&SocketAddr::new(local, 0).into())
+            .with_context(|| format!("cannot send from {local} over TCP"))?;
+    }
+    socket
+        .connect_timeout(&remote.into(), limit)
         .with_context(|| format!("cannot connect to {remote} over TCP"))?;
-    let pipe = Pipe::new(stream)?;
+    let pipe = Pipe::new(socket.into())?;
     match pipe.send(&hello.encode().into(), limit)? {
         true => Ok(pipe),
         false => bail!("{remote} takes nothing over TCP"),
@@ -223,7 +237,7 @@ mod tests {
             let client = scope.spawn(|| {
                 // A stranger comes first.
                 drop(TcpStream::connect(remote).unwrap());
-                connect(remote, hello, PATIENCE).unwrap()
+                connect(Some([127, 0, 0, 1].into()), remote, hello, PATIENCE).unwrap()
             });
             let server = listener.gather(5, 1).unwrap().remove(0);
             (client.join().unwrap(), server)

@@ -143,10 +143,15 @@ fn is_pause(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Begins a stream.
-pub(crate) fn connect(remote: SocketAddr, hello: Hello, limit: Duration) -> Result<Pipe> {
+/// Begins a stream, from the address `local` if that is given.
+pub(crate) fn connect(
+    local: Option<IpAddr>,
+    remote: SocketAddr,
+    hello: Hello,
+    limit: Duration,
+) -> Result<Pipe> {
     let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-    let socket = UdpSocket::bind((any, 0)).context("cannot open a UDP socket")?;
+    let socket = UdpSocket::bind((local.unwrap_or(any), 0)).context("cannot open a UDP socket")?;
     socket.connect(remote).with_context(|| format!("cannot reach {remote} over UDP"))?;
     socket.set_read_timeout(Some(HELLO_WAIT))?;
     let hello = hello.encode();
@@ -215,7 +220,9 @@ mod tests {
         let listener = Listener::bind([127, 0, 0, 1].into(), 1).unwrap();
         let remote = SocketAddr::from(([127, 0, 0, 1], listener.ports().unwrap()[0]));
         std::thread::scope(|scope| {
-            let client = scope.spawn(|| connect(remote, Hello { test: 9, stream: 0 }, PATIENCE));
+            let client = scope.spawn(|| {
+                connect(Some([127, 0, 0, 1].into()), remote, Hello { test: 9, stream: 0 }, PATIENCE)
+            });
             let server = listener.gather(9).unwrap().remove(0);
             let client = client.join().unwrap().unwrap();
             assert!(client.send(&Bytes::from_static(b"abc"), PATIENCE).unwrap());
@@ -236,6 +243,6 @@ mod tests {
         let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
         let remote = taken.local_addr().unwrap();
         let hello = Hello { test: 1, stream: 0 };
-        assert!(connect(remote, hello, Duration::from_millis(300)).is_err());
+        assert!(connect(None, remote, hello, Duration::from_millis(300)).is_err());
     }
 }

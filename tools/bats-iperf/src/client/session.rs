@@ -120,7 +120,8 @@ impl Client<'_> {
                 let port = *ports.first().context("the server names no TCP port")?;
                 let remote = SocketAddr::new(self.remote.ip(), port);
                 let open = |stream| {
-                    tcp::connect(remote, Hello { test, stream }, self.options.connect_timeout)
+                    let limit = self.options.connect_timeout;
+                    tcp::connect(self.local_ip, remote, Hello { test, stream }, limit)
                 };
                 let pipes = (0..streams).map(open).map(|pipe| Ok(Pipe::Tcp(pipe?)));
                 (pipes.collect::<Result<_>>()?, Way::default())
@@ -133,7 +134,10 @@ impl Client<'_> {
             if needs_clock { self.compare_clocks(control)? } else { ClockOffset::default() };
         control::send(control, &Message::Ready { clock, greetings })?;
         match control::receive(control, PATIENCE)? {
-            Message::Start => Ok(Begun { test, pipes, clock, way }),
+            Message::Start => {
+                tracing::info!(server = %self.remote, test, streams, "test begins");
+                Ok(Begun { test, pipes, clock, way })
+            }
             Message::Deny { reason } => {
                 bail!("the server refuses: {}", control::printable(&reason))
             }
@@ -208,14 +212,16 @@ impl Client<'_> {
         let mut relays = Vec::new();
         let mut pipes = Vec::new();
         for (stream, &port) in (0..streams).zip(ports) {
-            let mut remote = SocketAddr::new(self.remote.ip(), port);
+            let (mut local, mut remote) = (self.local_ip, SocketAddr::new(self.remote.ip(), port));
             if let Some(emulation) = &self.options.emulate {
                 let relay = Relay::start(emulation, self.local_ip, remote)?;
-                remote = relay.address();
+                // The relay is on loopback; its other side has our address.
+                (local, remote) = (None, relay.address());
                 relays.push(relay);
             }
             let hello = Hello { test, stream };
-            pipes.push(Pipe::Udp(udp::connect(remote, hello, self.options.connect_timeout)?));
+            let limit = self.options.connect_timeout;
+            pipes.push(Pipe::Udp(udp::connect(local, remote, hello, limit)?));
         }
         Ok((pipes, Way { endpoint: None, relays }))
     }
