@@ -244,6 +244,7 @@ impl Client<'_> {
 pub(crate) fn receive_summary(control: &Connection, patience: Duration) -> Result<Summary> {
     match control::receive(control, patience)? {
         Message::Summary(mut summary) => {
+            tracing::debug!(streams = summary.streams.len(), "summary of the other side");
             for totals in &mut summary.streams {
                 totals.error = totals.error.as_deref().map(control::printable);
             }
