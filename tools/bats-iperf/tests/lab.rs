@@ -222,6 +222,21 @@ fn options_work_in_both_directions_over_a_bad_link() {
     assert_eq!(nobody.status.code(), Some(1));
 }
 
+/// 128 connections to a server 400 ms away are not opened one by one.
+#[test]
+fn many_streams_reach_a_far_server() {
+    if !allowed("many_streams_reach_a_far_server") {
+        return;
+    }
+    let lab = Lab::up("far", &["--rate", "100M", "--delay", "200ms", "--loss", "1%"]);
+    let _server = lab.server(&["-1"]);
+    let report = lab.report(&["-m", "1", "-P", "128", "-b", "20k", "-t", "1"]);
+    let end = &report["end"];
+    assert_eq!(end["streams"].as_array().unwrap().len(), 128);
+    assert_eq!(bytes(&end["sum_sent"]), bytes(&end["sum_received"]));
+    assert!(bytes(&end["sum_sent"]) >= 128 * 1_024, "each stream has sent: {end:#}");
+}
+
 #[test]
 fn a_matrix_of_files_arrives_over_a_bad_link() {
     if !allowed("a_matrix_of_files_arrives_over_a_bad_link") {

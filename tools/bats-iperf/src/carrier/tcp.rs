@@ -11,7 +11,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::{Received, SLICE};
 use crate::clock::Clock;
-use crate::control::{HELLO_LENGTH, Hello, PATIENCE};
+use crate::control::{Gathering, HELLO_LENGTH, Hello, PATIENCE};
 use crate::message::MAX_LENGTH;
 use crate::signals;
 
@@ -192,7 +192,7 @@ impl Listener {
 
     /// The test's streams, in order.
     pub(crate) fn gather(&self, test: u64, count: u16) -> Result<Vec<Pipe>> {
-        let clock = Clock::start();
+        let mut patience = Gathering::start();
         let mut gathered = std::collections::BTreeMap::new();
         while gathered.len() < usize::from(count) {
             match self.0.accept() {
@@ -208,12 +208,13 @@ impl Listener {
                     {
                         Some(hello) if hello.test == test && hello.stream < count => {
                             gathered.insert(hello.stream, pipe);
+                            patience.progress();
                         }
                         _ => {}
                     }
                 }
                 Err(error) if is_pause(&error) => {
-                    if clock.elapsed() > PATIENCE || signals::requested() {
+                    if patience.left().is_zero() || signals::requested() {
                         bail!("{} of {count} TCP streams came", gathered.len());
                     }
                     std::thread::sleep(Duration::from_millis(5));

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::{Received, SLICE};
 use crate::clock::Clock;
-use crate::control::{Hello, PATIENCE};
+use crate::control::{Gathering, Hello};
 use crate::signals;
 
 /// Octets of a message at most: it should pass the usual link in one frame.
@@ -185,7 +185,7 @@ impl Listener {
 
     /// The test's streams, in order.
     pub(crate) fn gather(self, test: u64) -> Result<Vec<Pipe>> {
-        let clock = Clock::start();
+        let mut patience = Gathering::start();
         let count = self.0.len();
         let mut pipes = Vec::new();
         for (stream, socket) in self.0.into_iter().enumerate() {
@@ -199,13 +199,14 @@ impl Listener {
                     Err(error) if is_pause(&error) => {}
                     Err(error) => return Err(error).context("cannot receive over UDP"),
                 }
-                if clock.elapsed() > PATIENCE || signals::requested() {
+                if patience.left().is_zero() || signals::requested() {
                     bail!("{} of {count} UDP streams came", pipes.len());
                 }
             };
             socket.connect(peer)?;
             socket.send(&hello)?;
             pipes.push(Pipe::new(socket, hello, true)?);
+            patience.progress();
         }
         Ok(pipes)
     }
@@ -214,6 +215,7 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::PATIENCE;
 
     #[test]
     fn datagrams_pass_and_both_ends_see_the_end() {

@@ -1,6 +1,7 @@
 //! From the request to the moment at which the streams are there.
 
 use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -21,6 +22,9 @@ use crate::latency::clock_offset;
 const FILES_BUDGET: usize = 32 << 20;
 /// Exchanges to compare the clocks.
 const PINGS: usize = 16;
+/// Streams that are opened at a time: a far server would be waited for long, one by one, and all at
+/// once would overflow the queue of a socket.
+const AT_A_TIME: u16 = 16;
 /// How often a stream greets the server until it is known, where greetings may be lost.
 const GREETING_EVERY: Duration = Duration::from_millis(100);
 /// How long a greeting is of use.
@@ -193,14 +197,27 @@ impl Client<'_> {
                 (Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).start()?, address)
             }
         };
-        let pipes = (0..streams)
-            .map(|stream| {
-                let connection = self.connect(&endpoint, remote, transport.clone())?;
-                let hello = Hello { test, stream }.encode();
-                connection.send_within(hello, GREETING_DEADLINE).wait()?;
-                Ok(Pipe::Bats { connection, local: endpoint.local_addr() })
-            })
-            .collect::<Result<_>>()?;
+        let open = |stream| {
+            let connection = self.connect(&endpoint, remote, transport.clone())?;
+            let hello = Hello { test, stream }.encode();
+            connection.send_within(hello, GREETING_DEADLINE).wait()?;
+            Ok(Pipe::Bats { connection, local: endpoint.local_addr() })
+        };
+        let mut pipes = Vec::with_capacity(streams.into());
+        for first in (0..streams).step_by(AT_A_TIME.into()) {
+            let group = first..streams.min(first.saturating_add(AT_A_TIME));
+            thread::scope(|scope| -> Result<()> {
+                let open = &open;
+                let opening: Vec<_> =
+                    group.map(|stream| scope.spawn(move || open(stream))).collect();
+                for thread in opening {
+                    let opened: Result<Pipe> =
+                        thread.join().unwrap_or_else(|_| bail!("opening a stream panicked"));
+                    pipes.push(opened?);
+                }
+                Ok(())
+            })?;
+        }
         let endpoint = (!relays.is_empty()).then_some(endpoint);
         Ok((pipes, Way { endpoint, relays }))
     }
