@@ -32,6 +32,8 @@ pub(crate) struct Console {
     title: Option<String>,
     extra_data: Option<String>,
     is_verbose: bool,
+    /// Nobody reads standard output.
+    is_detached: bool,
     /// There will be a report with pictures.
     has_report: bool,
     /// The JSON document was printed: a second one would make both unreadable.
@@ -72,6 +74,7 @@ impl Console {
             title: options.title.clone(),
             extra_data: options.extra_data.clone(),
             is_verbose: options.verbose,
+            is_detached: options.detached,
             has_report: options.report.is_some(),
             has_document: AtomicBool::new(false),
             clock: Clock::start(),
@@ -81,6 +84,10 @@ impl Console {
 
     pub(crate) fn has_log(&self) -> bool {
         self.log.is_some()
+    }
+
+    pub(crate) fn is_detached(&self) -> bool {
+        self.is_detached
     }
 
     /// Opens the log file by its name again: it may have been renamed or removed.
@@ -97,9 +104,13 @@ impl Console {
         }
     }
 
-    /// Something for a human who watches, not part of the report.
+    /// Something for a human who watches, not part of the report. Nobody watches a daemon: its log
+    /// has it, unless programs read that.
     pub(crate) fn note(&self, text: &str) {
         let _ = writeln!(std::io::stderr(), "{text}");
+        if self.is_detached && self.format == Format::Text {
+            self.write_log(&self.decorated(None, text));
+        }
     }
 
     /// An error, for whoever reads standard output.
@@ -132,9 +143,15 @@ impl Console {
     }
 
     fn write(&self, text: &str) {
-        // A reader that has gone (`| head`) is no reason to end the test.
-        let mut out = std::io::stdout().lock();
-        self.keep_error(writeln!(out, "{text}").and_then(|()| out.flush()));
+        if !self.is_detached {
+            // A reader that has gone (`| head`) is no reason to end the test.
+            let mut out = std::io::stdout().lock();
+            self.keep_error(writeln!(out, "{text}").and_then(|()| out.flush()));
+        }
+        self.write_log(text);
+    }
+
+    fn write_log(&self, text: &str) {
         if let Some(Ok(mut log)) = self.log.as_ref().map(|(_, log)| log.lock()) {
             self.keep_error(writeln!(log, "{text}"));
         }

@@ -20,6 +20,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the other side's summary may take: it waits until its streams have ended, each for a minute
 /// at most as long as anything moves.
 pub(crate) const SUMMARY_PATIENCE: Duration = Duration::from_secs(80);
+/// How long the streams of a test may take to come, all together.
+const GATHERING: Duration = Duration::from_secs(120);
 /// Octets of a message at most: the summary of 256 streams, or a piece of the other side's report.
 const MAX_MESSAGE: usize = 1 << 20;
 /// Octets of the report in one message. JSON may escape an octet with six.
@@ -178,6 +180,34 @@ pub(crate) enum Message {
     },
 }
 
+/// Patience with the streams of a test: each has its time after the one before, as many of them take
+/// long on a slow or far host, but they have not for ever.
+#[derive(Debug)]
+pub(crate) struct Gathering {
+    clock: Clock,
+    last: Duration,
+}
+
+impl Gathering {
+    pub(crate) fn start() -> Self {
+        Self { clock: Clock::start(), last: Duration::ZERO }
+    }
+
+    /// A stream has come.
+    pub(crate) fn progress(&mut self) {
+        self.last = self.clock.elapsed();
+    }
+
+    /// How long the next one may still take.
+    pub(crate) fn left(&self) -> Duration {
+        Self::left_at(self.last, self.clock.elapsed())
+    }
+
+    fn left_at(last: Duration, now: Duration) -> Duration {
+        (last + PATIENCE).min(GATHERING).saturating_sub(now)
+    }
+}
+
 /// Limits of the signalling connections: little is said on them.
 pub(crate) fn transport() -> TransportConfig {
     TransportConfig {
@@ -317,6 +347,16 @@ mod tests {
         ] {
             assert_eq!(Hello::decode(wrong), None);
         }
+    }
+
+    #[test]
+    fn streams_that_come_have_more_time_but_not_for_ever() {
+        let seconds = Duration::from_secs;
+        assert_eq!(Gathering::left_at(seconds(0), seconds(0)), PATIENCE);
+        assert_eq!(Gathering::left_at(seconds(15), seconds(18)), PATIENCE - seconds(3));
+        assert_eq!(Gathering::left_at(seconds(15), seconds(36)), Duration::ZERO);
+        assert_eq!(Gathering::left_at(seconds(119), seconds(119)), seconds(1));
+        assert_eq!(Gathering::left_at(seconds(500), seconds(500)), Duration::ZERO);
     }
 
     #[test]

@@ -164,7 +164,10 @@ pub(crate) fn collect(options: &Options) -> Result<Option<Outgoing>> {
         let reason = set.skipped().first().map_or("nothing to send", |skipped| &skipped.reason);
         bail!("{reason}");
     }
-    let compression = options.compress.map(|Compression::Zstd| set::Compression::Zstd);
+    let compression = options.compress.map(|compression| match compression {
+        Compression::Zstd => set::Compression::Zstd,
+        Compression::Lz4 => set::Compression::Lz4,
+    });
     Ok(Some(Outgoing { sender: Sender::new(set).compression(compression) }))
 }
 

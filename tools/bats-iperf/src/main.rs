@@ -14,6 +14,7 @@ mod latency;
 mod logging;
 mod message;
 mod meter;
+mod pidfile;
 mod processor;
 mod receiver;
 mod report;
@@ -38,6 +39,15 @@ fn main() -> ExitCode {
     };
     if let Role::Generate(what) = role {
         return generate::print(what);
+    }
+    if options.daemon {
+        let left = match options.detached {
+            false => return server::daemon::start().unwrap_or_else(|error| failed(&error)),
+            true => server::daemon::leave_terminal(),
+        };
+        if let Err(error) = left {
+            return failed(&error);
+        }
     }
     let console = match Console::new(&options) {
         Ok(console) => console,

@@ -10,11 +10,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::console::Console;
+use crate::{logging, sentence};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// From now on an interrupt or termination shuts these endpoints down. A hang-up does the same
-/// unless there is a log file.
+/// unless there is a log file, which it opens anew, or no terminal that could hang up.
 pub(crate) fn watch(endpoints: Vec<Endpoint>, console: Arc<Console>) -> Result<()> {
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch for signals")?;
@@ -22,8 +23,12 @@ pub(crate) fn watch(endpoints: Vec<Endpoint>, console: Arc<Console>) -> Result<(
         .name("signals".into())
         .spawn(move || {
             for signal in signals.forever() {
-                if signal == SIGHUP && console.has_log() {
+                let goes_on = console.has_log() || console.is_detached() || logging::has_file();
+                if signal == SIGHUP && goes_on {
                     console.reopen();
+                    if let Err(error) = logging::reopen() {
+                        console.note(&format!("bats_iperf: {}", sentence::of(&error)));
+                    }
                     continue;
                 }
                 if REQUESTED.swap(true, Ordering::AcqRel) {

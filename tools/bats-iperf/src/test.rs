@@ -168,6 +168,8 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
             one_way.merge(&ended.one_way);
             round_trip.merge(&ended.round_trip);
             let error = ended.result.err().map(|error| sentence::of(&error));
+            let remote = pipe.addresses().1;
+            tracing::debug!(%remote, ?side, at = ?ended.at, error, "stream ended");
             // What a sender does after the time is to wait.
             let end = match (side, plan.pace.time) {
                 (Side::Sender, Some(time)) => ended.at.min(time),

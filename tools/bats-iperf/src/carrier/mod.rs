@@ -16,6 +16,8 @@ use crate::transport::Transport;
 
 /// How often a wait looks for an interrupt.
 const SLICE: Duration = Duration::from_millis(200);
+/// An end that takes longer is worth a line of the log.
+const SLOW: Duration = Duration::from_secs(3);
 /// How long nothing may arrive while a sender waits for the end of its data.
 const STALL: Duration = Duration::from_secs(10);
 /// How long a sender waits for the end of its data in all.
@@ -155,6 +157,11 @@ fn finish(connection: &Connection) -> Result<()> {
     let mut finishing = std::pin::pin!(connection.finish());
     loop {
         if let Ok(finished) = finishing.as_mut().wait_for(SLICE) {
+            let took = clock.elapsed();
+            if took > SLOW {
+                let stats = connection.stats();
+                tracing::debug!(remote = %connection.remote_addr(), ?took, ?moved, ?stats, "slow end");
+            }
             return finished.context("the connection broke before all data had arrived");
         }
         let waiting = connection.stats().send_buffer_bytes;

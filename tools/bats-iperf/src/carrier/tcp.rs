@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::{Buf, Bytes, BytesMut};
+use socket2::{Domain, Socket, Type};
 
 use super::{Received, SLICE};
 use crate::clock::Clock;
-use crate::control::{HELLO_LENGTH, Hello, PATIENCE};
+use crate::control::{Gathering, HELLO_LENGTH, Hello, PATIENCE};
 use crate::message::MAX_LENGTH;
 use crate::signals;
 
@@ -150,11 +151,24 @@ fn is_pause(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Begins a stream.
-pub(crate) fn connect(remote: SocketAddr, hello: Hello, limit: Duration) -> Result<Pipe> {
-    let stream = TcpStream::connect_timeout(&remote, limit)
+/// Begins a stream, from the address `local` if that is given.
+pub(crate) fn connect(
+    local: Option<IpAddr>,
+    remote: SocketAddr,
+    hello: Hello,
+    limit: Duration,
+) -> Result<Pipe> {
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, None)
+        .context("cannot open a TCP socket")?;
+    if let Some(local) = local {
+        socket
+            .bind(&SocketAddr::new(local, 0).into())
+            .with_context(|| format!("cannot send from {local} over TCP"))?;
+    }
+    socket
+        .connect_timeout(&remote.into(), limit)
         .with_context(|| format!("cannot connect to {remote} over TCP"))?;
-    let pipe = Pipe::new(stream)?;
+    let pipe = Pipe::new(socket.into())?;
     match pipe.send(&hello.encode().into(), limit)? {
         true => Ok(pipe),
         false => bail!("{remote} takes nothing over TCP"),
@@ -178,7 +192,7 @@ impl Listener {
 
     /// The test's streams, in order.
     pub(crate) fn gather(&self, test: u64, count: u16) -> Result<Vec<Pipe>> {
-        let clock = Clock::start();
+        let mut patience = Gathering::start();
         let mut gathered = std::collections::BTreeMap::new();
         while gathered.len() < usize::from(count) {
             match self.0.accept() {
@@ -194,12 +208,13 @@ impl Listener {
                     {
                         Some(hello) if hello.test == test && hello.stream < count => {
                             gathered.insert(hello.stream, pipe);
+                            patience.progress();
                         }
                         _ => {}
                     }
                 }
                 Err(error) if is_pause(&error) => {
-                    if clock.elapsed() > PATIENCE || signals::requested() {
+                    if patience.left().is_zero() || signals::requested() {
                         bail!("{} of {count} TCP streams came", gathered.len());
                     }
                     std::thread::sleep(Duration::from_millis(5));
@@ -223,7 +238,7 @@ mod tests {
             let client = scope.spawn(|| {
                 // A stranger comes first.
                 drop(TcpStream::connect(remote).unwrap());
-                connect(remote, hello, PATIENCE).unwrap()
+                connect(Some([127, 0, 0, 1].into()), remote, hello, PATIENCE).unwrap()
             });
             let server = listener.gather(5, 1).unwrap().remove(0);
             (client.join().unwrap(), server)

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::{Received, SLICE};
 use crate::clock::Clock;
-use crate::control::{Hello, PATIENCE};
+use crate::control::{Gathering, Hello};
 use crate::signals;
 
 /// Octets of a message at most: it should pass the usual link in one frame.
@@ -143,10 +143,15 @@ fn is_pause(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Begins a stream.
-pub(crate) fn connect(remote: SocketAddr, hello: Hello, limit: Duration) -> Result<Pipe> {
+/// Begins a stream, from the address `local` if that is given.
+pub(crate) fn connect(
+    local: Option<IpAddr>,
+    remote: SocketAddr,
+    hello: Hello,
+    limit: Duration,
+) -> Result<Pipe> {
     let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-    let socket = UdpSocket::bind((any, 0)).context("cannot open a UDP socket")?;
+    let socket = UdpSocket::bind((local.unwrap_or(any), 0)).context("cannot open a UDP socket")?;
     socket.connect(remote).with_context(|| format!("cannot reach {remote} over UDP"))?;
     socket.set_read_timeout(Some(HELLO_WAIT))?;
     let hello = hello.encode();
@@ -180,7 +185,7 @@ impl Listener {
 
     /// The test's streams, in order.
     pub(crate) fn gather(self, test: u64) -> Result<Vec<Pipe>> {
-        let clock = Clock::start();
+        let mut patience = Gathering::start();
         let count = self.0.len();
         let mut pipes = Vec::new();
         for (stream, socket) in self.0.into_iter().enumerate() {
@@ -194,13 +199,14 @@ impl Listener {
                     Err(error) if is_pause(&error) => {}
                     Err(error) => return Err(error).context("cannot receive over UDP"),
                 }
-                if clock.elapsed() > PATIENCE || signals::requested() {
+                if patience.left().is_zero() || signals::requested() {
                     bail!("{} of {count} UDP streams came", pipes.len());
                 }
             };
             socket.connect(peer)?;
             socket.send(&hello)?;
             pipes.push(Pipe::new(socket, hello, true)?);
+            patience.progress();
         }
         Ok(pipes)
     }
@@ -209,13 +215,16 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::PATIENCE;
 
     #[test]
     fn datagrams_pass_and_both_ends_see_the_end() {
         let listener = Listener::bind([127, 0, 0, 1].into(), 1).unwrap();
         let remote = SocketAddr::from(([127, 0, 0, 1], listener.ports().unwrap()[0]));
         std::thread::scope(|scope| {
-            let client = scope.spawn(|| connect(remote, Hello { test: 9, stream: 0 }, PATIENCE));
+            let client = scope.spawn(|| {
+                connect(Some([127, 0, 0, 1].into()), remote, Hello { test: 9, stream: 0 }, PATIENCE)
+            });
             let server = listener.gather(9).unwrap().remove(0);
             let client = client.join().unwrap().unwrap();
             assert!(client.send(&Bytes::from_static(b"abc"), PATIENCE).unwrap());
@@ -236,6 +245,6 @@ mod tests {
         let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
         let remote = taken.local_addr().unwrap();
         let hello = Hello { test: 1, stream: 0 };
-        assert!(connect(remote, hello, Duration::from_millis(300)).is_err());
+        assert!(connect(None, remote, hello, Duration::from_millis(300)).is_err());
     }
 }

@@ -45,11 +45,12 @@ const CLIENT_ONLY: [&str; 21] = [
     "compress",
 ];
 /// Options that mean nothing to a client.
-const SERVER_ONLY: [&str; 8] = [
+const SERVER_ONLY: [&str; 9] = [
     "directory",
     "existing",
     "overwrite",
     "one_off",
+    "daemon",
     "idle_timeout",
     "server_bitrate_limit",
     "certificate",
@@ -75,6 +76,11 @@ pub(crate) fn parse<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(
         options.mode = TransportMode::Brtp;
     }
     check_mode(&options)?;
+    if options.detached {
+        options.make_absolute().map_err(|error| {
+            Options::command().error(ErrorKind::Io, format!("no current directory: {error}"))
+        })?;
+    }
     if options.overwrite {
         options.existing = Existing::Overwrite;
     }
@@ -114,6 +120,11 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
         }
         (None, true) => match CLIENT_ONLY.iter().find(given) {
             Some(id) => Err(wrong(&format!("{} is an option of the client (-c)", spelled(id)))),
+            None if options.daemon && options.debug && options.protocol_log.is_none() => {
+                Err(wrong(
+                    "-d writes to standard error, which a server with -D does not have: add -L FILE",
+                ))
+            }
             None => Ok(Role::Server),
         },
         (None, false) => Err(Options::command()
@@ -147,6 +158,17 @@ fn check_mode(options: &Options) -> Result<(), clap::Error> {
         if options.emulate.is_some() {
             return Err(wrong("the emulated link carries UDP only: no mode 10 with --emulate"));
         }
+    }
+    // A server without -m may still get clients of other modes.
+    let is_settled = options.client.is_some() || options.has_mode;
+    if is_settled
+        && options.mode == TransportMode::Transparent
+        && (options.goal.is_some() || options.congestion.is_some())
+    {
+        return Err(wrong(
+            "mode 3 (transparent) has neither redundancy nor congestion control: \
+             no --goal and no --congestion",
+        ));
     }
     Ok(())
 }
@@ -235,6 +257,24 @@ impl Options {
         }
     }
 
+    /// Names files from the root: a process that leaves its directory would not find them.
+    fn make_absolute(&mut self) -> std::io::Result<()> {
+        self.directory = std::path::absolute(&self.directory)?;
+        for path in [
+            &mut self.logfile,
+            &mut self.protocol_log,
+            &mut self.pidfile,
+            &mut self.certificate,
+            &mut self.key,
+        ]
+        .into_iter()
+        .flatten()
+        {
+            *path = std::path::absolute(&*path)?;
+        }
+        Ok(())
+    }
+
     /// Whether an address is of the IP family asked for.
     pub(crate) fn fits(&self, address: IpAddr) -> bool {
         !(self.ipv4 && address.is_ipv6() || self.ipv6 && address.is_ipv4())
@@ -278,6 +318,9 @@ mod tests {
             "-c h -O 2 -t 5 --latency --goal latency --congestion 100M",
             "-c h --emulate loss=5%,delay=50ms,rate=1000M --baseline udp --report x.html",
             "-c h --baseline tcp,udp --get-server-output --connect-timeout 500",
+            "-c h -f a --compress=lz4",
+            "-s -D -d -L log --pidfile pid",
+            "-s --congestion bbr --goal latency",
             "-c h -f a -C",
             "-c h -f a -m brtp",
             "-c h --deadline 50",
@@ -323,7 +366,13 @@ mod tests {
             "-c host -f a -b 5",
             "-c host -f a -t 5",
             "-c host -C",
-            "-c host -f a --compress=lz4",
+            "-c host -f a --compress=density",
+            "-c host -D",
+            "-s -D -d",
+            "-s --detached",
+            "-c host -m 3 --goal latency",
+            "-c host -m 3 --congestion bbr",
+            "-s -m 3 --congestion bbr",
             "-s --certificate c",
             "--unknown",
             "-c host -r --bidir",

@@ -66,11 +66,11 @@ pub(crate) struct Options {
     pub(crate) interface: Option<String>,
 
     /// Only IPv4.
-    #[arg(short = '4', long, conflicts_with = "ipv6")]
+    #[arg(short = '4', long, alias = "version4", conflicts_with = "ipv6")]
     pub(crate) ipv4: bool,
 
     /// Only IPv6.
-    #[arg(short = '6', long)]
+    #[arg(short = '6', long, alias = "version6")]
     pub(crate) ipv6: bool,
 
     /// More columns: loss seen, residual loss, redundancy, waste, round-trip time, congestion
@@ -101,8 +101,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TEXT")]
     pub(crate) extra_data: Option<String>,
 
-    /// Append the report to this file, too. It is opened anew at a hang-up signal, so that it can
-    /// be rotated.
+    /// Append the report to this file, too. At a hang-up signal this file and that of -L are opened
+    /// anew, so that they can be rotated.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) logfile: Option<PathBuf>,
 
@@ -124,7 +124,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = parse_timeout)]
     pub(crate) snd_timeout: Duration,
 
-    /// Write this process's number to a file.
+    /// Write this process's number to a file, which goes with the process.
     #[arg(long, value_name = "FILE")]
     pub(crate) pidfile: Option<PathBuf>,
 
@@ -181,8 +181,8 @@ pub(crate) struct Options {
     pub(crate) bidir: bool,
 
     /// Sending limit of each stream: Mbit/s, or with a unit as in 64k, 1.5G; 0 for none.
-    #[arg(short, long, value_name = "RATE", default_value = "0", value_parser = parse_rate,
-          help_heading = CLIENT)]
+    #[arg(short, long, visible_alias = "bitrate", value_name = "RATE", default_value = "0",
+          value_parser = parse_rate, help_heading = CLIENT)]
     pub(crate) bandwidth: u64,
 
     /// Octets of a message in a throughput test, from 64 to 16777216; without it 65536, less where
@@ -246,7 +246,7 @@ pub(crate) struct Options {
           conflicts_with_all = ["reverse", "bidir"], help_heading = CLIENT)]
     pub(crate) files: Vec<PathBuf>,
 
-    /// Compress files on their way.
+    /// Compress files on their way with zstd (smaller) or lz4 (less work); zstd if it is not said.
     #[arg(short = 'C', long, value_name = "METHOD", num_args = 0..=1, require_equals = true,
           default_missing_value = "zstd", value_parser = mode::parse_compression,
           requires = "files", help_heading = CLIENT)]
@@ -268,6 +268,15 @@ pub(crate) struct Options {
     /// Serve one test, then exit with its outcome.
     #[arg(short = '1', long, help_heading = SERVER)]
     pub(crate) one_off: bool,
+
+    /// Go on without the terminal, once the server listens. What it has to say goes to the file of
+    /// -l; it ends by a signal (see --pidfile).
+    #[arg(short = 'D', long, help_heading = SERVER)]
+    pub(crate) daemon: bool,
+
+    /// This is the process that -D has started.
+    #[arg(long, hide = true, requires = "daemon")]
+    pub(crate) detached: bool,
 
     /// End when no client has come for this long (seconds, or with a unit as in 500ms).
     #[arg(long, value_name = "TIME", value_parser = parse_long_timeout, help_heading = SERVER)]
@@ -324,6 +333,7 @@ pub(crate) enum Existing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
     Zstd,
+    Lz4,
 }
 
 /// What `--generate` prints.

@@ -108,8 +108,9 @@ pub(super) fn parse_baseline(text: &str) -> Result<Carrier, String> {
 pub(super) fn parse_compression(text: &str) -> Result<Compression, String> {
     match text.to_ascii_lowercase().as_str() {
         "zstd" => Ok(Compression::Zstd),
-        "lz4" | "density" => Err(format!("'{text}' is not available; zstd is")),
-        _ => Err(format!("'{text}' is no compression; zstd is one")),
+        "lz4" => Ok(Compression::Lz4),
+        "density" => Err(format!("'{text}' is not available; zstd and lz4 are")),
+        _ => Err(format!("'{text}' is no compression; zstd and lz4 are")),
     }
 }
 

@@ -15,8 +15,9 @@ use openbats::{Endpoint, Trust, Wait};
 
 use crate::cli::Options;
 use crate::console::{Console, Output};
+use crate::pidfile::PidFile;
 use crate::report::text;
-use crate::{files, server, signals};
+use crate::{files, signals};
 
 pub(crate) use session::receive_summary;
 pub(crate) use throughput::pace;
@@ -57,7 +58,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
     }
     let endpoint = builder.start()?;
     signals::watch(vec![endpoint.clone()], console.clone())?;
-    server::write_pidfile(options)?;
+    let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;
     let client =
         Client { options, console, endpoint, host, local_ip, remote, trust: trust(options)? };
     let output = Output::new(console.clone());

@@ -1,6 +1,7 @@
 //! From the request to the moment at which the streams are there.
 
 use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -21,6 +22,9 @@ use crate::latency::clock_offset;
 const FILES_BUDGET: usize = 32 << 20;
 /// Exchanges to compare the clocks.
 const PINGS: usize = 16;
+/// Streams that are opened at a time: a far server would be waited for long, one by one, and all at
+/// once would overflow the queue of a socket.
+const AT_A_TIME: u16 = 16;
 /// How often a stream greets the server until it is known, where greetings may be lost.
 const GREETING_EVERY: Duration = Duration::from_millis(100);
 /// How long a greeting is of use.
@@ -120,7 +124,8 @@ impl Client<'_> {
                 let port = *ports.first().context("the server names no TCP port")?;
                 let remote = SocketAddr::new(self.remote.ip(), port);
                 let open = |stream| {
-                    tcp::connect(remote, Hello { test, stream }, self.options.connect_timeout)
+                    let limit = self.options.connect_timeout;
+                    tcp::connect(self.local_ip, remote, Hello { test, stream }, limit)
                 };
                 let pipes = (0..streams).map(open).map(|pipe| Ok(Pipe::Tcp(pipe?)));
                 (pipes.collect::<Result<_>>()?, Way::default())
@@ -133,7 +138,10 @@ impl Client<'_> {
             if needs_clock { self.compare_clocks(control)? } else { ClockOffset::default() };
         control::send(control, &Message::Ready { clock, greetings })?;
         match control::receive(control, PATIENCE)? {
-            Message::Start => Ok(Begun { test, pipes, clock, way }),
+            Message::Start => {
+                tracing::info!(server = %self.remote, test, streams, "test begins");
+                Ok(Begun { test, pipes, clock, way })
+            }
             Message::Deny { reason } => {
                 bail!("the server refuses: {}", control::printable(&reason))
             }
@@ -189,14 +197,27 @@ impl Client<'_> {
                 (Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).start()?, address)
             }
         };
-        let pipes = (0..streams)
-            .map(|stream| {
-                let connection = self.connect(&endpoint, remote, transport.clone())?;
-                let hello = Hello { test, stream }.encode();
-                connection.send_within(hello, GREETING_DEADLINE).wait()?;
-                Ok(Pipe::Bats { connection, local: endpoint.local_addr() })
-            })
-            .collect::<Result<_>>()?;
+        let open = |stream| {
+            let connection = self.connect(&endpoint, remote, transport.clone())?;
+            let hello = Hello { test, stream }.encode();
+            connection.send_within(hello, GREETING_DEADLINE).wait()?;
+            Ok(Pipe::Bats { connection, local: endpoint.local_addr() })
+        };
+        let mut pipes = Vec::with_capacity(streams.into());
+        for first in (0..streams).step_by(AT_A_TIME.into()) {
+            let group = first..streams.min(first.saturating_add(AT_A_TIME));
+            thread::scope(|scope| -> Result<()> {
+                let open = &open;
+                let opening: Vec<_> =
+                    group.map(|stream| scope.spawn(move || open(stream))).collect();
+                for thread in opening {
+                    let opened: Result<Pipe> =
+                        thread.join().unwrap_or_else(|_| bail!("opening a stream panicked"));
+                    pipes.push(opened?);
+                }
+                Ok(())
+            })?;
+        }
         let endpoint = (!relays.is_empty()).then_some(endpoint);
         Ok((pipes, Way { endpoint, relays }))
     }
@@ -208,14 +229,16 @@ impl Client<'_> {
         let mut relays = Vec::new();
         let mut pipes = Vec::new();
         for (stream, &port) in (0..streams).zip(ports) {
-            let mut remote = SocketAddr::new(self.remote.ip(), port);
+            let (mut local, mut remote) = (self.local_ip, SocketAddr::new(self.remote.ip(), port));
             if let Some(emulation) = &self.options.emulate {
                 let relay = Relay::start(emulation, self.local_ip, remote)?;
-                remote = relay.address();
+                // The relay is on loopback; its other side has our address.
+                (local, remote) = (None, relay.address());
                 relays.push(relay);
             }
             let hello = Hello { test, stream };
-            pipes.push(Pipe::Udp(udp::connect(remote, hello, self.options.connect_timeout)?));
+            let limit = self.options.connect_timeout;
+            pipes.push(Pipe::Udp(udp::connect(local, remote, hello, limit)?));
         }
         Ok((pipes, Way { endpoint: None, relays }))
     }
@@ -238,6 +261,7 @@ impl Client<'_> {
 pub(crate) fn receive_summary(control: &Connection, patience: Duration) -> Result<Summary> {
     match control::receive(control, patience)? {
         Message::Summary(mut summary) => {
+            tracing::debug!(streams = summary.streams.len(), "summary of the other side");
             for totals in &mut summary.streams {
                 totals.error = totals.error.as_deref().map(control::printable);
             }

@@ -37,7 +37,11 @@ pub(crate) fn banner() -> [String; 3] {
                 .join(" ")
         },
     );
-    let version = format!("bats_iperf {} (OpenBATS)", env!("CARGO_PKG_VERSION"));
+    let version = format!(
+        "bats_iperf {} (OpenBATS), {}",
+        env!("CARGO_PKG_VERSION"),
+        env!("BATS_IPERF_BUILD")
+    );
     [system, version, rule()]
 }
 

@@ -1,6 +1,7 @@
 //! The server: agrees to tests, takes their streams, runs its side.
 
 mod check;
+pub(crate) mod daemon;
 mod registry;
 mod session;
 
@@ -16,6 +17,7 @@ use openbats::{Connection, Endpoint, Identity, ServerOptions, StartError, Transp
 
 use crate::cli::{Options, TransportMode};
 use crate::console::{Console, Output};
+use crate::pidfile::PidFile;
 use crate::report::text;
 use crate::sentence;
 use crate::{control, signals};
@@ -47,12 +49,16 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
     let modes = if options.has_mode { &own[..] } else { &TransportMode::ALL };
     let data = listen(options, ip, options.port, &identity, (options.transport(), modes))?;
     signals::watch(vec![signalling.clone(), data.clone()], console.clone())?;
-    write_pidfile(options)?;
+    let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;
     let output = Output::new(console.clone());
     text::banner().iter().for_each(|line| output.line(line));
     output.line(&format!("Server listening on {} (signaling channel)", options.port - 1));
     output.note(&format!("certificate fingerprint: {}", identity.fingerprint()));
+    if options.detached {
+        daemon::ready()?;
+    }
 
+    tracing::info!(port = options.port, address = %data.local_addr(), "listening");
     let server = Server {
         options: Arc::new(options.clone()),
         console: console.clone(),
@@ -70,13 +76,6 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
         let _ = endpoint.idle().wait_for(FAREWELL);
     }
     Ok(code)
-}
-
-/// Writes this process's number where it was asked for.
-pub(crate) fn write_pidfile(options: &Options) -> Result<()> {
-    let Some(path) = &options.pidfile else { return Ok(()) };
-    std::fs::write(path, format!("{}\n", std::process::id()))
-        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// All addresses of both families if none is named.
@@ -163,6 +162,7 @@ impl Server {
     fn session(&self, control: &Connection) -> bool {
         let result = self.tests(control);
         if let Err(error) = &result {
+            tracing::warn!(client = %control.remote_addr(), error = sentence::of(error), "failed");
             self.console.note(&format!("bats_iperf: error - {}", sentence::of(error)));
             if self.options.one_off {
                 self.console.error(&sentence::of(error));

@@ -9,8 +9,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use openbats::{Connection, Endpoint, Wait};
 
-use crate::clock::Clock;
-use crate::control::{Hello, PATIENCE};
+use crate::control::{Gathering, Hello, PATIENCE};
 
 /// Tests at a time; more are denied.
 const MAX_TESTS: usize = 64;
@@ -19,11 +18,11 @@ const MAX_STREAMS: usize = 1_024;
 /// Connections that have not said whose they are.
 const MAX_STRANGERS: usize = 256;
 
-type Gathering = Sender<(u16, Connection)>;
+type Gate = Sender<(u16, Connection)>;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registry {
-    tests: Arc<Mutex<BTreeMap<u64, (u16, Gathering)>>>,
+    tests: Arc<Mutex<BTreeMap<u64, (u16, Gate)>>>,
     strangers: Arc<AtomicUsize>,
 }
 
@@ -90,18 +89,18 @@ impl Registry {
 impl Entry {
     /// All streams of the test, in order.
     pub(super) fn gather(&self, count: u16) -> Result<Vec<Connection>> {
-        let clock = Clock::start();
+        let mut patience = Gathering::start();
         let mut gathered = BTreeMap::new();
         while gathered.len() < usize::from(count) {
-            let left = PATIENCE.saturating_sub(clock.elapsed());
             let (stream, connection) = self
                 .streams
-                .recv_timeout(left)
+                .recv_timeout(patience.left())
                 .ok()
                 .with_context(|| format!("{} of {count} streams came", gathered.len()))?;
             if stream >= count || gathered.insert(stream, connection).is_some() {
                 bail!("the client numbers its streams wrongly");
             }
+            patience.progress();
         }
         Ok(gathered.into_values().collect())
     }

@@ -46,7 +46,10 @@ impl Server {
         };
         let mut is_good = true;
         loop {
+            let (client, mode) = (control.remote_addr(), request.mode.name());
+            tracing::info!(%client, mode, streams = request.streams, "test begins");
             let (was_good, pipes) = self.test(control, &request)?;
+            tracing::info!(%client, was_good, "test ends");
             is_good &= was_good;
             // A client that has what it wanted leaves. Until then it may still miss an
             // acknowledgement, so its streams must not go.

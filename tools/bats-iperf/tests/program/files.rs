@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::{
-    PROGRAM, Scratch, Server, client, eventually, free_port, noise, signal, text,
+    PROGRAM, Scratch, Server, client, eventually, free_port, noise, signal, skipped, text,
 };
 
 fn same(left: &Path, right: &Path) {
@@ -30,6 +30,7 @@ fn a_matrix_of_files_arrives_in_every_way() {
         &[][..],
         &["-P", "4"],
         &["-P", "3", "-C"],
+        &["-P", "2", "--compress=lz4"],
         &["-P", "2", "--emulate", "loss=3%,delay=3ms,rate=200M"],
     ]
     .into_iter()
@@ -193,9 +194,7 @@ fn a_full_disk_fails_what_does_not_fit_and_nothing_else() {
     let scratch = Scratch::new("full");
     let directory = scratch.0.join("in");
     let Some(_disk) = Tmpfs::mount(&directory, "8m") else {
-        println!(
-            "SKIPPED a_full_disk_fails_what_does_not_fit_and_nothing_else: cannot mount tmpfs"
-        );
+        skipped("a_full_disk_fails_what_does_not_fit_and_nothing_else", "cannot mount tmpfs");
         return;
     };
     fs::write(scratch.0.join("huge"), noise(20_000_000, 7)).unwrap();

@@ -1,6 +1,7 @@
 //! The program as its users run it: processes on loopback.
 
 mod clients;
+mod daemon;
 mod files;
 mod hostile;
 mod json;

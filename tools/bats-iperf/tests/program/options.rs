@@ -89,6 +89,33 @@ fn addresses_of_both_families_and_names_are_reached() {
 }
 
 #[test]
+fn a_certificate_is_believed_if_its_authority_is_known() {
+    let scratch = Scratch::new("certificate");
+    let make = |name: &str| {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        fs::write(scratch.path(&format!("{name}.pem")), made.cert.pem()).unwrap();
+        fs::write(scratch.path(&format!("{name}.key")), made.signing_key.serialize_pem()).unwrap();
+    };
+    make("own");
+    make("other");
+    let port = free_port();
+    let (certificate, key) = (scratch.path("own.pem"), scratch.path("own.key"));
+    let _server = Server::start(port, &["--certificate", &certificate, "--key", &key]);
+    let run = |authority: &str| {
+        Command::new(PROGRAM)
+            .args(["-c", "localhost", "-4", "-p", &port.to_string(), "-t", "0.3", "-b", "1M"])
+            .args(["--authorities", &scratch.path(authority)])
+            .output()
+            .unwrap()
+    };
+    let output = run("own.pem");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!text(&output.stderr).contains("not authenticated"));
+    assert_eq!(run("other.pem").status.code(), Some(1));
+    assert_eq!(run("missing.pem").status.code(), Some(1));
+}
+
+#[test]
 fn a_client_may_choose_its_port() {
     let own = free_port();
     let (report, _) = run(&[], &["-t", "0.3", "-b", "1M", "--cport", &own.to_string()]);

@@ -1,7 +1,7 @@
 //! Servers, clients and directories of the tests.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -130,6 +130,13 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     panic!("{what}");
+}
+
+/// Says that a test was not run.
+pub(crate) fn skipped(test: &str, why: &str) {
+    // Not by a macro of printing, whose output of tests that pass is kept back.
+    let words = format!("\nSKIPPED {test}: {why}\n");
+    std::io::stderr().write_all(words.as_bytes()).unwrap();
 }
 
 /// Octets without a pattern.
