@@ -206,28 +206,58 @@ fn received<T>(result: std::io::Result<T>) -> Option<T> {
 mod tests {
     use super::*;
 
+    /// Sends datagrams through a relay to a server that sends them back. Each group waits for the one
+    /// before, so that no queue of the system overflows, however busy the machine is: what the links
+    /// let pass is known, as their losses go by the seed.
     fn pass(text: &str, datagrams: usize) -> (usize, [LinkStats; 2]) {
         let matches = crate::cli::parse(["bats_iperf", "-c", "host", "--emulate", text]);
         let emulation = matches.unwrap().0.emulate.unwrap();
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let mut models =
+            [0, 1].map(|way| Link::new(emulation.link.clone(), emulation.seed.wrapping_add(way)));
+        let mut passing = |way: usize, now: Timestamp, count: usize| {
+            for _ in 0..count {
+                models[way].handle(now, Datagram(vec![0; 1_000]));
+            }
+            let later = now + Duration::from_millis(500);
+            std::iter::from_fn(|| match models[way].poll(later) {
+                Output::Deliver(_) => Some(()),
+                Output::Timeout(_) => None,
+            })
+            .count()
+        };
         let relay = Relay::start(&emulation, None, server.local_addr().unwrap()).unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.connect(relay.address()).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
         let echoing = thread::spawn(move || {
             let (mut arrived, mut buffer) = (0, [0; 2_000]);
-            while let Ok((count, from)) = server.recv_from(&mut buffer) {
-                arrived += 1;
-                server.send_to(&buffer[..count], from).unwrap();
+            loop {
+                match server.recv_from(&mut buffer) {
+                    Ok((count, from)) => {
+                        arrived += 1;
+                        server.send_to(&buffer[..count], from).unwrap();
+                    }
+                    Err(_) if over.load(Ordering::Acquire) => return arrived,
+                    Err(_) => {}
+                }
             }
-            arrived
         });
         for round in 0..datagrams / 20 {
             for number in 0..20 {
                 client.send(&[(round * 20 + number) as u8; 1_000]).unwrap();
             }
-            thread::sleep(Duration::from_millis(2));
+            let now = Timestamp::from_millis(1_000 * (round as u64 + 1));
+            let there = passing(0, now, 20);
+            let mut buffer = [0; 2_000];
+            for _ in 0..passing(1, now, there) {
+                client.recv(&mut buffer).expect("what the link lets pass comes back");
+            }
         }
+        is_over.store(true, Ordering::Release);
         let arrived = echoing.join().unwrap();
         (arrived, relay.stop().unwrap())
     }

@@ -46,7 +46,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         for &process in &self.started {
             // The number may be another's by now.
-            if runs(process) && command(process).contains(&self.port.to_string()) {
+            if runs(process) && command(process).contains("--detached") {
                 signal("KILL", process);
             }
         }

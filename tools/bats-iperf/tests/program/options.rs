@@ -116,6 +116,19 @@ fn a_certificate_is_believed_if_its_authority_is_known() {
 }
 
 #[test]
+fn everything_comes_from_the_address_that_was_asked_for() {
+    let options = ["-I", "127.0.0.2", "-t", "0.3", "-b", "1M", "--baseline", "tcp,udp"];
+    let (_, events) = run(&["--json-stream"], &options);
+    let from: Vec<String> = events
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|event| event["event"] == "start")
+        .map(|event| event["data"]["connected"][0]["remote_host"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(from, ["127.0.0.2"; 3]);
+}
+
+#[test]
 fn a_client_may_choose_its_port() {
     let own = free_port();
     let (report, _) = run(&[], &["-t", "0.3", "-b", "1M", "--cport", &own.to_string()]);
