@@ -20,10 +20,8 @@ const LEAST_MILLISECONDS: i32 = 100;
 /// The carriers that this version has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
-    /// Modes 0, 1 and 3.
+    /// All modes but 11.
     Bats(Mode),
-    /// Mode 10.
-    Tcp,
     /// Mode 11.
     Udp,
 }
@@ -147,12 +145,14 @@ impl Config {
         match self.mode {
             0 => Ok(Carrier::Bats(Mode::Btp)),
             1 => Ok(Carrier::Bats(Mode::Brtp)),
+            2 => Ok(Carrier::Bats(Mode::Brctp)),
             3 => Ok(Carrier::Bats(Mode::Transparent)),
-            10 => Ok(Carrier::Tcp),
+            10 => Ok(Carrier::Bats(Mode::Tcp)),
+            12 => Ok(Carrier::Bats(Mode::Quic)),
             11 => Ok(Carrier::Udp),
             mode => Err(Failure::invalid(format!(
                 "mode {mode} ({}) is not available in this version of OpenBATS; use 0 (BTP), 1 \
-                 (BRTP), 3 (TRANSPARENT), 10 (TCP) or 11 (UDP)",
+                 (BRTP), 2 (BRCTP), 3 (TRANSPARENT), 10 (TCP), 11 (UDP) or 12 (QUIC)",
                 mode_name(mode)
             ))),
         }
@@ -289,17 +289,23 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_refused_by_name() {
-        for mode in [-1, 2, 4, 12, 255] {
+        for mode in [-1, 4, 13, 255] {
             let failure = Config { mode, ..Config::default() }.carrier().unwrap_err();
             assert_eq!(failure.code, Code::InvalidParam);
             assert!(failure.text.contains(mode_name(mode)), "{}", failure.text);
         }
-        for (number, mode) in [(0, Mode::Btp), (1, Mode::Brtp), (3, Mode::Transparent)] {
+        for (number, mode) in [
+            (0, Mode::Btp),
+            (1, Mode::Brtp),
+            (2, Mode::Brctp),
+            (3, Mode::Transparent),
+            (10, Mode::Tcp),
+            (12, Mode::Quic),
+        ] {
             let config = Config { mode: number, ..Config::default() };
             assert_eq!(config.carrier().unwrap(), Carrier::Bats(mode));
             assert_eq!(config.transport().mode, mode);
         }
-        assert_eq!(Config { mode: 10, ..Config::default() }.carrier().unwrap(), Carrier::Tcp);
     }
 
     #[test]

@@ -1,40 +1,23 @@
 //! Listening: from a bound port to accepted connections.
 
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
-use std::time::Duration;
 
 use openbats::Endpoint;
-use tokio::net::TcpListener;
 use tokio::sync::Notify;
-use tokio_rustls::TlsAcceptor;
 
 use crate::callback::ListenCallback;
 use crate::config::{Carrier, Config};
 use crate::event::{Code, Failure, ListenEvent};
 use crate::link::Link;
-use crate::link::tcp::Tcp;
 use crate::link::udp::{Peers, Port};
 use crate::protocol::{self, Protocol};
 use crate::session::Session;
-
-/// Time that an accepted TCP connection has for its handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Handshakes over TCP at the same time; more wait in the kernel.
-const MOST_HANDSHAKES: usize = 256;
-/// Connections of one object from which on no more are accepted over TCP; the coded modes have
-/// the same limit of their own.
-const MOST_CONNECTIONS: usize = 10_000;
-/// Rest after the system refused to accept, for want of files for instance.
-const AFTER_ERROR: Duration = Duration::from_millis(100);
 
 enum Socket {
     /// Not bound yet.
     Nothing,
     Brtp(Endpoint),
-    Tcp(TcpListener, TlsAcceptor),
     Udp(Arc<Port>),
     /// Given up.
     Closed,
@@ -132,13 +115,6 @@ impl Listener {
                 let bound = endpoint.local_addr();
                 (Socket::Brtp(endpoint), bound)
             }
-            Carrier::Tcp => {
-                let acceptor = Tcp::acceptor(config)?;
-                let refused = |error| failed(format!("cannot use TCP address {address}: {error}"));
-                let listener = TcpListener::bind(address).await.map_err(refused)?;
-                let bound = listener.local_addr().map_err(refused)?;
-                (Socket::Tcp(listener, acceptor), bound)
-            }
             Carrier::Udp => {
                 let (port, bound) = Port::bind(address).await.map_err(|error| {
                     failed(format!("cannot use UDP address {address}: {error}"))
@@ -197,7 +173,8 @@ impl Listener {
         match shared {
             Some(Shared::Brtp(endpoint)) => self.accept_brtp(&protocol, endpoint, &config).await,
             Some(Shared::Udp(port)) => self.accept_udp(&protocol, port, bound, &config).await,
-            None => self.accept_tcp(&protocol, &config).await,
+            // Stopped meanwhile.
+            None => {}
         }
         protocol.set_bound(None);
         protocol.listener_ended(&self);
@@ -217,8 +194,14 @@ impl Listener {
                 () = self.stop.notified() => return,
                 accepted = endpoint.accept() => accepted,
             };
-            let Ok(connection) = accepted else { return };
-            let local = endpoint.local_addr();
+            let Ok(connection) = accepted else {
+                // Nobody has stopped it: its I/O thread has ended, and says why in the log.
+                if matches!(&*self.lock(), Socket::Brtp(_)) {
+                    self.tell(protocol, 0, ListenEvent::AcceptedError).await;
+                }
+                return;
+            };
+            let local = connection.local_addr();
             self.hand_over(protocol, Link::Bats(connection), local, config).await;
         }
     }
@@ -244,52 +227,6 @@ impl Listener {
         }
         // The connections there are get their datagrams until the socket is given up.
         tokio::spawn(async move { while peers.next(|| false).await.is_some() {} });
-    }
-
-    async fn accept_tcp(self: &Arc<Self>, protocol: &Arc<Protocol>, config: &Arc<Config>) {
-        let handshakes = Arc::new(tokio::sync::Semaphore::new(MOST_HANDSHAKES));
-        loop {
-            let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
-            // The listener stays under the lock, so that whoever stops it closes it there and then.
-            let accept = poll_fn(|context| match &*self.lock() {
-                Socket::Tcp(listener, acceptor) => listener
-                    .poll_accept(context)
-                    .map(|accepted| Some((accepted.map(|(stream, _)| stream), acceptor.clone()))),
-                _ => Poll::Ready(None),
-            });
-            let accepted = tokio::select! {
-                biased;
-                () = self.stop.notified() => return,
-                accepted = accept => accepted,
-            };
-            let Some((stream, acceptor)) = accepted else { return };
-            let stream = match stream {
-                Ok(stream) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept");
-                    self.tell(protocol, 0, ListenEvent::AcceptedError).await;
-                    tokio::time::sleep(AFTER_ERROR).await;
-                    continue;
-                }
-            };
-            if protocol.session_count() >= MOST_CONNECTIONS {
-                tracing::debug!("not accepted: {MOST_CONNECTIONS} connections are open");
-                continue;
-            }
-            let (this, protocol, config) = (self.clone(), protocol.clone(), config.clone());
-            tokio::spawn(async move {
-                let _permit = permit;
-                let handshake = Tcp::accept(stream, acceptor, config.timeout);
-                match tokio::time::timeout(HANDSHAKE, handshake).await {
-                    Ok(Ok(tcp)) => {
-                        let local = tcp.local;
-                        this.hand_over(&protocol, Link::Tcp(tcp), local, &config).await;
-                    }
-                    Ok(Err(error)) => tracing::debug!(%error, "a TCP handshake failed"),
-                    Err(_) => tracing::debug!("a TCP handshake took too long"),
-                }
-            });
-        }
     }
 
     /// Makes a session of an accepted connection and tells of it.

@@ -172,11 +172,6 @@ impl Protocol {
         true
     }
 
-    /// Connections of this object, made or accepted.
-    pub(crate) fn session_count(&self) -> usize {
-        self.lock().sessions.len()
-    }
-
     pub(crate) fn remove_session(&self, id: usize) {
         let old = self.lock().sessions.remove(&id);
         drop(old);

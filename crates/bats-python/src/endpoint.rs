@@ -55,16 +55,9 @@ pub(crate) fn goal(name: &str) -> PyResult<Goal> {
 impl Options {
     fn transport(&self) -> PyResult<TransportConfig> {
         let Some(mode) = u8::try_from(self.mode).ok().and_then(Mode::from_number) else {
-            let name = match self.mode {
-                2 => "BRCTP",
-                10 => "TCP",
-                11 => "UDP",
-                12 => "QUIC",
-                _ => "unknown",
-            };
             return Err(UnsupportedMode::new_err(format!(
-                "mode {} ({name}) is not available in this version of the Python package; use \
-                 'btp', 'brtp' or 'transparent'",
+                "mode {} is not available in this version of the Python package; use 'btp', \
+                 'brtp', 'brctp', 'transparent', 'tcp', 'udp' or 'quic'",
                 self.mode
             )));
         };

@@ -154,4 +154,4 @@ def test_missing_modes_are_refused():
 
 
 async def _connect():
-    await aio.connect("127.0.0.1", 9, insecure=True, mode="quic")
+    await aio.connect("127.0.0.1", 9, insecure=True, mode=200)

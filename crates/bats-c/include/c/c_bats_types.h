@@ -35,7 +35,7 @@ typedef enum {
 typedef enum {
   bats_transport_btp = 0,         /* coded, each message in time or not at all */
   bats_transport_brtp = 1,        /* coded, reliable */
-  bats_transport_brctp = 2,       /* rateless */
+  bats_transport_brctp = 2,       /* reliable, rateless: blocks coded as RFC 9426 has it */
   bats_transport_transparent = 3  /* neither coded nor repaired nor controlled */
 } bats_transport_mode_t;
 

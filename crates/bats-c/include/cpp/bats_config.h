@@ -23,7 +23,7 @@ using octVecConstIter = octetVec::const_iterator;
 enum class TransMode : uint8_t {
   BTP = 0,          // coded, each message in time or not at all
   BRTP = 1,         // coded, reliable
-  BRCTP = 2,        // rateless
+  BRCTP = 2,        // reliable, rateless: blocks coded as RFC 9426 has it
   TRANSPARENT = 3,  // neither coded nor repaired nor controlled
 };
 

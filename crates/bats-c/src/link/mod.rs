@@ -1,15 +1,12 @@
 //! What carries the messages of an established connection.
 
-mod quiet;
-pub(crate) mod tcp;
-mod tls;
 pub(crate) mod udp;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use openbats::{CloseReason, ConnectionStats, RecvError, SendError};
+use openbats::{CloseReason, ConnectionStats, Mode, RecvError, SendError};
 
 use crate::event::{Code, Failure};
 
@@ -54,7 +51,8 @@ impl From<CloseReason> for Loss {
     fn from(reason: CloseReason) -> Self {
         let how = match &reason {
             CloseReason::Local => How::Here,
-            CloseReason::Peer { .. } => How::Peer,
+            // Over TCP a peer that goes without a word is seen to go.
+            CloseReason::Peer { .. } | CloseReason::Lost(_) => How::Peer,
             CloseReason::IdleTimeout(_) => How::Idle,
             CloseReason::HandshakeTimeout => How::TimedOut,
             _ => How::Broken,
@@ -83,9 +81,8 @@ fn refusal(error: SendError) -> Refusal {
 /// An established connection of one of the modes.
 #[derive(Clone)]
 pub(crate) enum Link {
-    /// Modes 0, 1 and 3.
+    /// All modes but 11.
     Bats(openbats::Connection),
-    Tcp(Arc<tcp::Tcp>),
     Udp(Arc<udp::Udp>),
 }
 
@@ -95,7 +92,6 @@ impl Link {
             Self::Bats(connection) => {
                 connection.try_send(Bytes::copy_from_slice(message)).map_err(refusal)
             }
-            Self::Tcp(tcp) => tcp.try_send(message),
             Self::Udp(udp) => udp.try_send(message),
         }
     }
@@ -109,13 +105,6 @@ impl Link {
                     Refusal::Full => Failure::new(Code::SendFailed, "no room"),
                 })
             }
-            Self::Tcp(tcp) => loop {
-                match tcp.try_send(&message) {
-                    Ok(()) => return Ok(()),
-                    Err(Refusal::Failed(failure)) => return Err(failure),
-                    Err(Refusal::Full) => tcp.writable().await,
-                }
-            },
             Self::Udp(_) => Err(Failure::new(Code::SendFailed, "not a reliable mode")),
         }
     }
@@ -123,8 +112,7 @@ impl Link {
     /// Whether what is sent arrives, and the sender learns that it has.
     pub(crate) fn is_reliable(&self) -> bool {
         match self {
-            Self::Bats(connection) => connection.mode() == openbats::Mode::Brtp,
-            Self::Tcp(_) => true,
+            Self::Bats(connection) => connection.mode().is_reliable(),
             Self::Udp(_) => false,
         }
     }
@@ -137,7 +125,6 @@ impl Link {
                 Err(RecvError::Closed(reason)) => Incoming::Lost(reason.into()),
                 Err(error) => Incoming::Lost(Loss { how: How::Broken, text: error.to_string() }),
             },
-            Self::Tcp(tcp) => tcp.recv().await,
             Self::Udp(udp) => udp.recv().await,
         }
     }
@@ -146,7 +133,6 @@ impl Link {
     pub(crate) fn try_recv(&self) -> Option<Bytes> {
         match self {
             Self::Bats(connection) => connection.try_recv(),
-            Self::Tcp(tcp) => tcp.try_recv(),
             Self::Udp(udp) => udp.try_recv(),
         }
     }
@@ -155,7 +141,6 @@ impl Link {
     pub(crate) async fn writable(&self) {
         match self {
             Self::Bats(connection) => drop(connection.writable().await),
-            Self::Tcp(tcp) => tcp.writable().await,
             Self::Udp(udp) => udp.writable().await,
         }
     }
@@ -164,7 +149,6 @@ impl Link {
     pub(crate) async fn flush(&self) -> bool {
         match self {
             Self::Bats(connection) => connection.flush().await.is_ok(),
-            Self::Tcp(tcp) => tcp.flush().await,
             Self::Udp(_) => true,
         }
     }
@@ -173,7 +157,6 @@ impl Link {
     pub(crate) async fn finish(&self) {
         match self {
             Self::Bats(connection) => drop(connection.finish().await),
-            Self::Tcp(tcp) => tcp.finish().await,
             Self::Udp(_) => {}
         }
     }
@@ -181,7 +164,6 @@ impl Link {
     pub(crate) fn close(&self) {
         match self {
             Self::Bats(connection) => connection.close(0, ""),
-            Self::Tcp(tcp) => tcp.close(),
             Self::Udp(udp) => udp.close(),
         }
     }
@@ -190,7 +172,6 @@ impl Link {
     pub(crate) fn has_ended(&self) -> bool {
         match self {
             Self::Bats(connection) => connection.close_reason().is_some(),
-            Self::Tcp(tcp) => tcp.has_ended(),
             Self::Udp(udp) => udp.has_ended(),
         }
     }
@@ -198,7 +179,6 @@ impl Link {
     pub(crate) fn stats(&self) -> ConnectionStats {
         match self {
             Self::Bats(connection) => connection.stats(),
-            Self::Tcp(tcp) => tcp.stats(),
             Self::Udp(udp) => udp.stats(),
         }
     }
@@ -206,7 +186,6 @@ impl Link {
     pub(crate) fn remote(&self) -> SocketAddr {
         match self {
             Self::Bats(connection) => connection.remote_addr(),
-            Self::Tcp(tcp) => tcp.remote,
             Self::Udp(udp) => udp.remote,
         }
     }
@@ -214,8 +193,8 @@ impl Link {
     /// The best size of one message now.
     pub(crate) fn ideal_length(&self) -> u32 {
         match self {
+            Self::Bats(connection) if connection.mode() == Mode::Tcp => MOST_IDEAL,
             Self::Bats(connection) => ideal_length(connection.stats().path_mtu),
-            Self::Tcp(_) => MOST_IDEAL,
             Self::Udp(udp) => udp.ideal_length(),
         }
     }

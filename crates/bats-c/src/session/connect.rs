@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use openbats::{CloseReason, ConnectError};
+use openbats::{CloseReason, ConnectError, Mode};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep_until};
@@ -13,7 +13,6 @@ use tokio::time::{Instant, sleep_until};
 use super::{Addresses, Session};
 use crate::config::Carrier;
 use crate::event::Event;
-use crate::link::tcp::Tcp;
 use crate::link::udp::Udp;
 use crate::link::{How, Link, Loss};
 use crate::protocol::Protocol;
@@ -81,11 +80,6 @@ impl Session {
         let remote = look_up(host, port).await?;
         self.set_addresses(Addresses { local: None, remote: Some(remote) });
         match carrier {
-            Carrier::Tcp => {
-                let tcp = Tcp::connect(remote, host, &self.config).await?;
-                let local = tcp.local;
-                Ok((Link::Tcp(tcp), local))
-            }
             Carrier::Udp => {
                 let local = self.config.client_address().map_err(|failure| broken(failure.text))?;
                 let udp = Udp::connect(remote, local, self.config.timeout)
@@ -94,14 +88,19 @@ impl Session {
                 let local = udp.local;
                 Ok((Link::Udp(udp), local))
             }
-            Carrier::Bats(_) => {
+            Carrier::Bats(mode) => {
                 let options =
                     self.config.client_options().map_err(|failure| broken(failure.text))?;
                 let endpoint = protocol
                     .client_endpoint(&self.config, remote)
                     .map_err(|failure| broken(failure.text))?;
                 let mut local = endpoint.local_addr();
-                let probe = Probe::send(remote).await;
+                let probe = if mode == Mode::Tcp {
+                    // The system tells of a closed port by itself.
+                    Probe::none()
+                } else {
+                    Probe::send(remote).await
+                };
                 if let Some(ip) = probe.local_ip
                     && local.ip().is_unspecified()
                 {
@@ -117,6 +116,9 @@ impl Session {
                     ) => Loss { how: How::TimedOut, text: format!("{remote} did not answer") },
                     other => broken(format!("cannot connect to {remote}: {other}")),
                 })?;
+                if mode == Mode::Tcp {
+                    local = connection.local_addr();
+                }
                 Ok((Link::Bats(connection), local))
             }
         }
@@ -140,6 +142,10 @@ struct Probe {
 }
 
 impl Probe {
+    fn none() -> Self {
+        Self { socket: None, local_ip: None }
+    }
+
     async fn send(remote: SocketAddr) -> Self {
         let any: SocketAddr = match remote {
             SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),

@@ -16,8 +16,8 @@ using E = BatsConnEvent;
 using L = BatsListenEvent;
 
 // The modes that are there, and those that are not.
-static const int kModes[] = {1, 10};
-static const int kMissing[] = {2, 4, 12, 200};
+static const int kModes[] = {1, 2, 10, 12};
+static const int kMissing[] = {4, 13, 200};
 
 // A connected pair; the two ends have threads of their own.
 struct Pair {

@@ -173,8 +173,10 @@ class ConnectionBase:
         return next(name for name, known in MODES.items() if known == number)
 
     def _needs_reliability(self) -> None:
-        if self.mode != "brtp":
-            raise _native.UnsupportedMode(f"files are not available in mode {self.mode}; use 'brtp'")
+        if self.mode not in ("brtp", "brctp", "tcp", "quic"):
+            raise _native.UnsupportedMode(
+                f"files are not available in mode {self.mode}; use 'brtp', 'brctp', 'tcp' or 'quic'"
+            )
 
     @property
     def remote_address(self) -> Tuple[str, int]:

@@ -1,0 +1,118 @@
+//! Sessions inside TLS, without sockets: what one end writes the other reads, in any pieces.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_proto::crypto::{fingerprint, generate_identity};
+use bats_proto::stream::{Secured, SecuredServer};
+use bats_proto::{
+    ClientConfig, CloseReason, Event, Identity, PeerTrust, ServerConfig, Timestamp, TransportConfig,
+};
+
+const NOW: Timestamp = Timestamp::ZERO;
+
+fn identity() -> Identity {
+    generate_identity(&["localhost".to_owned()]).unwrap()
+}
+
+fn client(trust: PeerTrust) -> Secured {
+    let transport = Arc::new(TransportConfig::default());
+    Secured::client(NOW, "localhost", &ClientConfig { trust, identity: None, transport }).unwrap()
+}
+
+fn server(identity: Identity) -> Secured {
+    let server = SecuredServer::new(&ServerConfig {
+        identity,
+        transport: Arc::new(TransportConfig::default()),
+        retry_threshold: 0,
+        max_connections: 1,
+    });
+    Secured::server(NOW, &server.unwrap()).unwrap()
+}
+
+/// Carries octets in pieces until both are silent.
+fn run(ends: &mut [Secured; 2], piece: usize) {
+    loop {
+        let mut is_silent = true;
+        for from in 0..2 {
+            let mut octets = Vec::new();
+            ends[from].transmit(NOW, &mut octets, 10_000);
+            is_silent &= octets.is_empty();
+            octets.chunks(piece).for_each(|octets| ends[1 - from].receive(NOW, octets));
+        }
+        if is_silent {
+            return;
+        }
+    }
+}
+
+fn events(end: &mut Secured) -> Vec<Event> {
+    std::iter::from_fn(|| end.pop_event()).collect()
+}
+
+#[test]
+fn messages_cross_in_any_pieces_and_both_ends_know_who_is_there() {
+    for piece in [1, 7, 1_000, usize::MAX] {
+        let identity = identity();
+        let print = fingerprint(&identity.certificate_chain[0]);
+        let mut ends = [client(PeerTrust::Fingerprints(vec![print])), server(identity)];
+        run(&mut ends, piece);
+        assert_eq!(events(&mut ends[0]), [Event::Connected]);
+        assert_eq!(events(&mut ends[1]), [Event::Accepted]);
+        assert_eq!((ends[0].peer_fingerprint(), ends[1].peer_fingerprint()), (Some(print), None));
+        let message = vec![7; 200_000];
+        ends[0].session_mut().send(message.clone().into()).unwrap();
+        ends[0].session_mut().finish().unwrap();
+        run(&mut ends, piece);
+        assert_eq!(ends[1].session_mut().recv().unwrap(), message);
+        assert!(ends[1].session().is_finished() && ends[0].session().is_all_acknowledged());
+        let ((near_in, near_out), (far_in, far_out)) = (ends[0].octets(), ends[1].octets());
+        assert_eq!((near_in, near_out), (far_out, far_in));
+        assert!(near_out > 200_000);
+        ends[1].session_mut().close(7, "enough");
+        events(&mut ends[0]);
+        run(&mut ends, piece);
+        let told = CloseReason::Peer { code: 7, reason: "enough".into() };
+        assert_eq!(events(&mut ends[0]), [Event::Closed(told)]);
+    }
+}
+
+#[test]
+fn another_certificate_is_not_believed_and_the_server_learns_it() {
+    let mut ends = [client(PeerTrust::Fingerprints(vec![[7; 32]])), server(identity())];
+    run(&mut ends, usize::MAX);
+    for end in &mut ends {
+        let found = events(end);
+        assert!(matches!(found[..], [Event::Closed(CloseReason::Handshake(_))]), "{found:?}");
+    }
+}
+
+#[test]
+fn altered_octets_end_the_connection_and_deliver_nothing() {
+    let mut ends = [client(PeerTrust::DangerousAcceptAny), server(identity())];
+    run(&mut ends, usize::MAX);
+    ends.iter_mut().for_each(|end| drop(events(end)));
+    ends[0].session_mut().send(vec![1; 1_000].into()).unwrap();
+    let mut octets = Vec::new();
+    ends[0].transmit(NOW, &mut octets, 10_000);
+    octets[500] ^= 1;
+    ends[1].receive(NOW, &octets);
+    assert_eq!(ends[1].session_mut().recv(), None);
+    let found = events(&mut ends[1]);
+    assert!(matches!(found[..], [Event::Closed(CloseReason::PeerMisbehaved(_))]), "{found:?}");
+}
+
+#[test]
+fn a_stream_that_ends_before_the_session_is_a_loss() {
+    let mut ends = [client(PeerTrust::DangerousAcceptAny), server(identity())];
+    run(&mut ends, usize::MAX);
+    events(&mut ends[1]);
+    ends[1].on_lost("gone");
+    assert_eq!(events(&mut ends[1]), [Event::Closed(CloseReason::Lost("gone".into()))]);
+    // Nobody comes: the handshake has a deadline.
+    let mut young = server(identity());
+    let late = NOW + Duration::from_secs(10);
+    assert_eq!(young.session().next_timeout(), Some(late));
+    young.session_mut().handle_timeout(late);
+    assert_eq!(events(&mut young), [Event::Closed(CloseReason::HandshakeTimeout)]);
+}
