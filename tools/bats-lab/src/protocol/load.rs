@@ -68,8 +68,10 @@ pub(crate) fn load(wish: &Wish<'_>) -> Result<Load> {
             if wish.packet_type == PacketType::Udp && !is_lossy {
                 bail!("{}", crate::backend::sim::not_lossy(wish.protocol));
             }
-            // Its state is told with its intervals, which are put together for throughput.
-            let interval = wish.interval.min(wish.sample_interval).max(0.1).to_string();
+            // Its state is told with its intervals, which are put together for throughput. What may
+            // be lost counts as lost until it has been repaired, so short intervals would mislead.
+            let sample = if is_lossy { wish.interval } else { wish.sample_interval };
+            let interval = wish.interval.min(sample).max(0.1).to_string();
             let server = words([BATS_IPERF, "-s", "-1", "-p", &port, "-J"]);
             let mut client = words([BATS_IPERF, "-c", wish.to, "-p", &port, "-m", mode, "-J"]);
             client.extend(words([

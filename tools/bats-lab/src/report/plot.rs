@@ -268,7 +268,7 @@ const NAMES: f64 = 18.0;
 
 /// Width of a curve's name, with its colour.
 fn name_width(curve: &Curve) -> f64 {
-    curve.label.chars().count() as f64 * 7.2 + 26.0
+    curve.label.chars().count() as f64 * 8.4 + 26.0
 }
 
 /// Where the names of curves stand: in the line below the title if they fit there, else in lines
