@@ -86,6 +86,7 @@ struct Flow {
     server: Option<ConnectionHandle>,
     established: Option<Timestamp>,
     is_blocked: bool,
+    is_closed: bool,
     sent: u64,
     /// The next message of a reliable flow.
     expected: u64,
@@ -103,6 +104,7 @@ impl Flow {
             server: None,
             established: None,
             is_blocked: false,
+            is_closed: false,
             sent: 0,
             expected: 0,
             received_bytes: 0,
@@ -230,8 +232,17 @@ impl Run<'_> {
             let due = flow.due()?;
             (due < zero + flow.plan.end && flow.plan.rate.is_some()).then_some(due)
         });
+        let ends = self.flows.iter().filter(|flow| self.ends_before(flow));
+        let ends = ends.map(|flow| zero + flow.plan.end);
         let change = self.changes.get(self.changed).map(|change| zero + change.0);
-        begins.chain(sends).chain(change).min()
+        begins.chain(sends).chain(ends).chain(change).min()
+    }
+
+    /// Whether the flow is open and has to be closed before the run is over: what waits in its send
+    /// buffer would go on for long.
+    fn ends_before(&self, flow: &Flow) -> bool {
+        let last = self.flows.iter().map(|flow| flow.plan.end).max().unwrap_or_default();
+        flow.handle.is_some() && !flow.is_closed && flow.plan.end < last
     }
 
     fn connect(&mut self, flow: usize) -> Result<()> {
@@ -248,6 +259,17 @@ impl Run<'_> {
             let each = &self.flows[flow];
             if each.handle.is_none() && zero + each.plan.start <= now {
                 self.connect(flow)?;
+            }
+        }
+        for flow in 0..self.flows.len() {
+            let each = &self.flows[flow];
+            if let Some(handle) = each.handle
+                && self.ends_before(each)
+                && zero + each.plan.end <= now
+            {
+                self.flows[flow].is_closed = true;
+                self.world.endpoint(End::Client).close(now, handle, 0, "the flow ends");
+                self.world.touch(End::Client);
             }
         }
         while let Some((at, links)) = self.changes.get(self.changed)
@@ -274,6 +296,7 @@ impl Run<'_> {
                 }
             }
             Event::Writable => flow.is_blocked = false,
+            Event::Closed(_) if flow.is_closed => {}
             Event::Closed(reason) => bail!("the connection ended early: {reason:?}"),
             _ => {}
         }
