@@ -355,9 +355,10 @@ impl Run<'_> {
     fn look(&mut self, outcome: &mut Outcome) {
         let now = self.world.now();
         let at = self.zero.map_or(0.0, |zero| (now - zero).as_secs_f64());
-        for flow in &mut self.flows {
-            let sender =
-                flow.handle.and_then(|handle| self.world.endpoint(End::Client).stats(now, handle));
+        for (index, flow) in self.flows.iter_mut().enumerate() {
+            // What is shared counts once.
+            let handle = flow.handle.filter(|_| index == 0 || !self.world.is_line());
+            let sender = handle.and_then(|handle| self.world.sender(handle));
             // Of a long message counts what could be handed over.
             let partial = flow
                 .server

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 use bats_netem::LinkConfig;
 use bats_proto::relay::{RelayConfig, RelayStats};
 use bats_proto::{
-    ClientConfig, ConnectionHandle, Endpoint, Event, Mode, PeerTrust, Timestamp, TransportConfig,
+    ClientConfig, ConnectionHandle, ConnectionStats, Endpoint, Event, Mode, PeerTrust, Timestamp,
+    TransportConfig,
 };
 use bats_sim::capture::Capture;
 use bats_sim::line::{Line, LineConfig, Way, node_id};
@@ -178,6 +179,26 @@ impl World {
                 line.node(last)
             }
         }
+    }
+
+    /// The state of what paces a flow of the client: its connection, or where nodes relay that to the
+    /// first of them, which all flows share.
+    pub(super) fn sender(&mut self, handle: ConnectionHandle) -> Option<ConnectionStats> {
+        match &mut self.net {
+            Net::Chain(network) => {
+                let now = network.now();
+                network.endpoint(Host::Client).stats(now, handle)
+            }
+            Net::Line(line) => {
+                let (now, link) = (line.now(), line.downlink(0)?);
+                line.node(0).stats(now, link)
+            }
+        }
+    }
+
+    /// Whether all flows share what paces them.
+    pub(super) fn is_line(&self) -> bool {
+        matches!(self.net, Net::Line(_))
     }
 
     /// The endpoint has something new to say.
