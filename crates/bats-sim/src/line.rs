@@ -136,8 +136,20 @@ impl Line {
     ///
     /// If they do not within 30 s.
     pub fn new(config: LineConfig) -> Self {
+        let back = config.links.clone();
+        Self::with_back(config, &back).expect("the links come up")
+    }
+
+    /// Joins the nodes in a line by links that behave otherwise on the way back, one for each of
+    /// `config.links`, which are those of the way forth; `None` if the links do not come up within
+    /// 30 s.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many of them.
+    pub fn with_back(config: LineConfig, back: &[LinkConfig]) -> Option<Self> {
         let edges = (0..config.links.len()).map(|link| (link, link + 1)).collect();
-        Self::mesh(config, edges)
+        Self::join_all(config, back, edges)
     }
 
     /// Joins the nodes as `edges` says, a pair for each link, and lets all links come up. Node 0 and
@@ -145,18 +157,28 @@ impl Line {
     ///
     /// # Panics
     ///
-    /// If they do not within 30 s.
+    /// If they do not within 30 s, or if there are not as many edges as links.
     pub fn mesh(config: LineConfig, edges: Vec<(usize, usize)>) -> Self {
+        let back = config.links.clone();
+        Self::join_all(config, &back, edges).expect("the links come up")
+    }
+
+    fn join_all(
+        config: LineConfig,
+        back: &[LinkConfig],
+        edges: Vec<(usize, usize)>,
+    ) -> Option<Self> {
         assert_eq!(config.links.len(), edges.len(), "a pair of nodes for each link");
+        assert_eq!(config.links.len(), back.len(), "a way back for each link");
         let count = edges.iter().map(|&(a, b)| a.max(b)).max().unwrap_or(0) + 1;
-        let link = |(index, link): (usize, &LinkConfig)| {
+        let link = |(index, (forth, back)): (usize, (&LinkConfig, &LinkConfig))| {
             let seed = config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index as u64;
-            [Link::new(link.clone(), seed ^ 0x5bd1), Link::new(link.clone(), seed ^ 0xa7f0_0000)]
+            [Link::new(forth.clone(), seed ^ 0x5bd1), Link::new(back.clone(), seed ^ 0xa7f0_0000)]
         };
         let mut line = Self {
             now: Timestamp::from_millis(1),
             nodes: (0..count).map(|node| endpoint(&config, node, 0)).collect(),
-            links: config.links.iter().enumerate().map(link).collect(),
+            links: config.links.iter().zip(back).enumerate().map(link).collect(),
             wake: vec![Some(Timestamp::ZERO); count],
             ends: vec![[None; 2]; edges.len()],
             distances: distances(count, &edges),
@@ -172,11 +194,13 @@ impl Line {
         }
         let end = line.now + SET_UP;
         while !line.is_joined() {
-            assert!(line.now < end, "the links come up");
+            if line.now >= end {
+                return None;
+            }
             line.step(end);
         }
         line.events.clear();
-        line
+        Some(line)
     }
 
     fn client(&self) -> ClientConfig {
@@ -309,6 +333,16 @@ impl Line {
         for direction in &mut self.links[link] {
             direction.set_config(self.now, config.clone());
         }
+    }
+
+    /// Changes one direction of a link.
+    pub fn set_way(&mut self, link: usize, way: Way, config: LinkConfig) {
+        self.links[link][usize::from(way == Way::Back)].set_config(self.now, config);
+    }
+
+    /// Octets that wait in the queue before a link.
+    pub fn queue_bytes(&mut self, link: usize, way: Way) -> usize {
+        self.links[link][usize::from(way == Way::Back)].queue_bytes(self.now)
     }
 
     /// Goes on until something was noted in `events`, nothing can happen any more, or `until`;

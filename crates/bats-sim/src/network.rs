@@ -174,6 +174,12 @@ impl Network {
         }
     }
 
+    /// Octets that wait before each link that carries what `host` sends, in the order of the way.
+    pub fn queues(&mut self, host: Host) -> Vec<usize> {
+        let now = self.now;
+        self.links[host.index()].iter_mut().map(|link| link.queue_bytes(now)).collect()
+    }
+
     /// From the entrance of the link to the arrival, of what `host` sent: queue, transmission and
     /// propagation.
     pub fn delays_from(&mut self, host: Host) -> &mut Delays {

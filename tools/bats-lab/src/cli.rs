@@ -84,6 +84,9 @@ pub(crate) struct RunOptions {
     /// Say what would be run
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// A few seconds of each measurement and the corners of matrices: does it work, and roughly how
+    #[arg(long)]
+    pub(crate) quick: bool,
     /// Testbed of the file, for the backend ssh
     #[arg(long, value_name = "NAME")]
     pub(crate) testbed: Option<String>,

@@ -4,7 +4,6 @@ pub(crate) mod doctor;
 pub(crate) mod local;
 pub(crate) mod netem;
 pub(crate) mod sim;
-pub(crate) mod sim_echo;
 pub(crate) mod ssh;
 
 use std::fs::File;

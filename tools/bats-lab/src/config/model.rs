@@ -353,6 +353,9 @@ pub(crate) struct ProtocolSpec {
     pub(crate) port: Option<u16>,
     /// What passes a client and a server: `tcp` if not said, or `udp`.
     pub(crate) carries: Option<PacketType>,
+    /// Of this project's protocols: what hosts on a way of several links do. `recode` for btp and
+    /// brtp if not said, in the simulator; elsewhere hosts forward packets.
+    pub(crate) relays: Option<Relays>,
     /// Client and server of a protocol that has two programs.
     #[serde(default)]
     pub(crate) protocols: Vec<ProtocolSpec>,
@@ -373,6 +376,29 @@ pub(crate) enum ProtocolType {
     Distributed,
     /// A client on the client's node and a server on the server's.
     NoneDistributed,
+}
+
+/// What hosts on a way of several links do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Relays {
+    /// They repair and recode, hop by hop.
+    Recode,
+    /// They carry coded packets on; the ends repair.
+    Forward,
+    /// They forward packets as routers do; the connection is from end to end.
+    None,
+}
+
+impl Relays {
+    /// As it is written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Recode => "recode",
+            Self::Forward => "forward",
+            Self::None => "none",
+        }
+    }
 }
 
 /// TCP or UDP.

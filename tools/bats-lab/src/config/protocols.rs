@@ -8,6 +8,9 @@ use super::source::{Fault, Source};
 use super::values::NameOr;
 use crate::plan::{Protocol, ProtocolKind};
 
+/// This project's protocols by name.
+const OURS: [&str; 4] = ["btp", "brtp", "brctp", "transparent"];
+
 /// The protocols that a file may name.
 pub(crate) struct Known {
     /// Where each is from, and what it is.
@@ -75,6 +78,7 @@ impl Known {
                     && spec.protocols.is_empty()
                     && spec.args.0.is_empty()
                     && spec.version.is_none()
+                    && spec.relays.is_none()
                 {
                     return self.named(source, name);
                 }
@@ -113,15 +117,29 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
         None => name_text.to_uppercase(),
     };
     let label = |kind| Protocol { name: name_text.to_owned(), label: label.clone(), kind };
+    let is_ours = mode(spec).is_some() || OURS.contains(&name_text);
+    if spec.relays.is_some() && !(is_ours && spec.protocols.is_empty()) {
+        return Err(source.wrong(name, "`relays` is for this project's protocols"));
+    }
+    let bats = |mode: String| {
+        let mut one = label(ProtocolKind::Bats { mode, relays: spec.relays });
+        if let Some(relays) = spec.relays
+            && !name_text.contains('-')
+        {
+            one.label = format!("{}, relays: {}", one.label, relays.name());
+        }
+        one
+    };
     if spec.protocols.is_empty() && spec.bin.as_deref().is_none_or(|bin| bin == "bats_iperf") {
-        if let Some(mode) = mode(spec) {
-            return Ok(label(ProtocolKind::Bats { mode }));
+        match mode(spec).as_deref() {
+            Some("10" | "tcp") => return Ok(tcp(name_text, "cubic")),
+            Some("11" | "udp") => return Ok(label(ProtocolKind::Udp)),
+            Some(mode) => return Ok(bats(mode.to_owned())),
+            None => {}
         }
         match name_text {
             "udp" => return Ok(label(ProtocolKind::Udp)),
-            "btp" | "brtp" | "brctp" | "transparent" => {
-                return Ok(label(ProtocolKind::Bats { mode: name_text.to_owned() }));
-            }
+            _ if OURS.contains(&name_text) => return Ok(bats(name_text.to_owned())),
             _ => {}
         }
         if name_text.starts_with("quic") {

@@ -27,6 +27,7 @@ const FILES: &[(&str, &str, &str)] = files![
     "cases" / "matrix-100m.yaml",
     "cases" / "single-hop.yaml",
     "cases" / "three-hops.yaml",
+    "cases" / "modes.yaml",
     "cases" / "udp-residual-loss.yaml",
     "cases" / "competition.yaml",
     "cases" / "bbr-cubic.yaml",

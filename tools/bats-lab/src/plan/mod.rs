@@ -2,11 +2,15 @@
 
 mod describe;
 mod duration;
+mod quick;
 
 pub(crate) use describe::{describe, time};
 
-use crate::config::model::{BackendName, PacketType};
+use crate::config::model::{BackendName, PacketType, Relays};
 use crate::settings::{Changes, Link};
+
+/// Share of a full Ethernet frame that is payload of UDP.
+const PAYLOAD: f64 = 1472.0 / 1514.0;
 
 /// All tests of a file.
 #[derive(Clone, Debug)]
@@ -81,8 +85,8 @@ pub(crate) enum ProtocolKind {
     Tcp { congestion: String },
     /// The kernel's UDP.
     Udp,
-    /// This project's, by the mode of `bats_iperf`.
-    Bats { mode: String },
+    /// This project's, by the mode of `bats_iperf`; what hosts on the way do, if it is said.
+    Bats { mode: String, relays: Option<Relays> },
     /// QUIC by quinn, with this congestion control.
     Quic { congestion: String },
     /// A program at the client and one at the server; tools connect to a port at the client.
@@ -211,27 +215,65 @@ impl Network {
     }
 
     /// The bits a second that UDP payload can carry along the path in full frames, if each hop
-    /// loses what it loses.
+    /// loses what it loses and nobody on the way repairs it.
     pub(crate) fn bound(&self, from: u32, to: u32) -> Option<f64> {
-        let path = self.path(from, to)?;
-        let directions = path.iter().map(|&(link, forward)| {
-            let link = &self.links[link];
-            if forward { link.forward } else { link.backward }
-        });
-        let mut passes = 1.0;
-        let mut bound = f64::INFINITY;
-        for direction in directions {
-            passes *= 1.0 - direction.loss.mean();
-            if direction.rate > 0 {
-                bound = bound.min(direction.rate as f64);
-            }
+        let (mut passes, mut rate) = (1.0, f64::INFINITY);
+        for (of_link, share) in self.hops(from, to)? {
+            passes *= share;
+            rate = rate.min(of_link);
         }
-        (bound.is_finite()).then_some(bound * passes * 1472.0 / 1514.0)
+        rate.is_finite().then_some(rate * passes * PAYLOAD)
+    }
+
+    /// The same if every host on the way makes good what its hop has lost: the bound of the worst
+    /// hop.
+    pub(crate) fn relayed_bound(&self, from: u32, to: u32) -> Option<f64> {
+        let hops = self.hops(from, to)?.into_iter();
+        let least = hops.map(|(rate, share)| rate * share).fold(f64::INFINITY, f64::min);
+        least.is_finite().then_some(least * PAYLOAD)
+    }
+
+    /// Rate, infinite where it has no limit, and the share that passes, of each hop.
+    fn hops(&self, from: u32, to: u32) -> Option<Vec<(f64, f64)>> {
+        let hop = |&(index, forward): &(usize, bool)| {
+            let link = self.links.get(index)?;
+            let way = if forward { link.forward } else { link.backward };
+            let rate = if way.rate > 0 { way.rate as f64 } else { f64::INFINITY };
+            Some((rate, 1.0 - way.loss.mean()))
+        };
+        self.path(from, to)?.iter().map(hop).collect()
     }
 
     /// The delay there and back along the path, in seconds.
     pub(crate) fn round_trip(&self, from: u32, to: u32) -> Option<f64> {
         let path = self.path(from, to)?;
         Some(path.iter().map(|&(link, _)| self.links[link].round_trip().as_secs_f64()).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Direction, Loss};
+
+    #[test]
+    fn without_recoding_every_hop_takes_its_share() {
+        let way =
+            |rate, loss| Direction { rate, loss: Loss::Independent(loss), ..Direction::default() };
+        let of = |rate, loss| Link { forward: way(rate, loss), backward: way(1, 0.9) };
+        let network = Network {
+            name: String::new(),
+            label: String::new(),
+            nodes: 4,
+            edges: vec![(0, 1), (1, 2), (2, 3)],
+            links: vec![of(100_000_000, 0.1), of(0, 0.2), of(90_000_000, 0.0)],
+            loss_percent: None,
+            delay_ms: None,
+        };
+        let near =
+            |bound: Option<f64>, rate: f64| (bound.unwrap() / PAYLOAD / rate - 1.0).abs() < 1e-9;
+        assert!(near(network.bound(0, 3), 90e6 * 0.72));
+        assert!(near(network.relayed_bound(0, 3), 90e6));
+        assert_eq!(network.bound(1, 2), None);
     }
 }

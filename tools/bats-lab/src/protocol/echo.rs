@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::socket::{setsockopt, sockopt};
-use openbats::{ClientOptions, Endpoint, Identity, ServerOptions, Trust, Wait};
+use openbats::{ClientOptions, Endpoint, Identity, Mode, ServerOptions, Trust, Wait};
 use serde_json::json;
 
 use super::quic;
@@ -29,8 +29,14 @@ pub(crate) enum Carrier {
     Tcp,
     /// The kernel's UDP
     Udp,
+    /// This project's unreliable mode
+    Btp,
     /// This project's reliable mode
     Brtp,
+    /// This project's mode without a rate
+    Brctp,
+    /// This project's mode without coding
+    Transparent,
     /// QUIC by quinn
     Quic,
 }
@@ -96,7 +102,7 @@ pub(crate) fn serve(carrier: Carrier, port: u16) -> Result<()> {
     match carrier {
         Carrier::Tcp => serve_tcp(port),
         Carrier::Udp => serve_udp(port),
-        Carrier::Brtp => serve_brtp(port),
+        Carrier::Btp | Carrier::Brtp | Carrier::Brctp | Carrier::Transparent => serve_bats(port),
         Carrier::Quic => quic::echo(port),
     }
 }
@@ -150,11 +156,16 @@ fn serve_udp(port: u16) -> Result<()> {
     Ok(())
 }
 
-fn serve_brtp(port: u16) -> Result<()> {
+fn serve_bats(port: u16) -> Result<()> {
     interrupt::watch()?;
     let endpoint = Endpoint::builder()
         .bind(SocketAddr::from(([0, 0, 0, 0], port)))
-        .server(ServerOptions::new(Identity::generate(&["lab"])?))
+        .server(ServerOptions::new(Identity::generate(&["lab"])?).modes([
+            Mode::Btp,
+            Mode::Brtp,
+            Mode::Brctp,
+            Mode::Transparent,
+        ]))
         .start()?;
     std::thread::scope(|scope| {
         let accepting = &endpoint;
@@ -242,7 +253,10 @@ fn one(question: &Question, plan: &Schedule, record: &Record) -> Result<f64> {
     match question.carrier {
         Carrier::Tcp => over_tcp(question, plan, record),
         Carrier::Udp => over_udp(question.to, plan, record),
-        Carrier::Brtp => over_brtp(question.to, plan, record),
+        Carrier::Btp => over_bats(question.to, Mode::Btp, plan, record),
+        Carrier::Brtp => over_bats(question.to, Mode::Brtp, plan, record),
+        Carrier::Brctp => over_bats(question.to, Mode::Brctp, plan, record),
+        Carrier::Transparent => over_bats(question.to, Mode::Transparent, plan, record),
         Carrier::Quic => {
             let congestion = question.congestion.as_deref().unwrap_or("cubic");
             quic::messages(question.to, congestion, plan, record)
@@ -340,17 +354,20 @@ fn over_udp(to: SocketAddr, plan: &Schedule, record: &Record) -> Result<f64> {
     Ok(0.0)
 }
 
-fn over_brtp(to: SocketAddr, plan: &Schedule, record: &Record) -> Result<f64> {
+fn over_bats(to: SocketAddr, mode: Mode, plan: &Schedule, record: &Record) -> Result<f64> {
     let endpoint = Endpoint::builder().start()?;
     let began = Instant::now();
-    let options = ClientOptions::new(Trust::dangerous_any());
+    let options = ClientOptions::new(Trust::dangerous_any()).mode(mode);
     let connection = endpoint
         .connect(to, "lab", options)
         .wait()
         .with_context(|| format!("cannot reach {to}"))?;
     let connected = began.elapsed().as_secs_f64() * 1e3;
     let start = Instant::now();
-    let end = start + plan.due(plan.count) + PATIENCE;
+    // A lost message never comes: the wait for it is short.
+    let is_lossy = matches!(mode, Mode::Btp | Mode::Transparent);
+    let patience = if is_lossy { Duration::from_secs(2) } else { PATIENCE };
+    let end = start + plan.due(plan.count) + patience;
     std::thread::scope(|scope| {
         let connection = &connection;
         let answers = scope.spawn(move || {

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use super::programs::{BATS_IPERF, BATSLAB, find};
 use super::reading::Reader;
-use crate::config::model::PacketType;
+use crate::config::model::{PacketType, Relays};
 use crate::plan::{Protocol, ProtocolKind};
 
 /// What a flow shall do.
@@ -16,6 +16,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) port: u16,
     pub(crate) seconds: f64,
     pub(crate) interval: f64,
+    /// Seconds between samples of a sender's state.
+    pub(crate) sample_interval: f64,
     pub(crate) parallel: u16,
     /// Mbit/s; 0 for as much as goes.
     pub(crate) bitrate: f64,
@@ -27,6 +29,9 @@ pub(crate) struct Wish<'a> {
     pub(crate) own: bool,
 }
 
+/// Why hosts do not recode here.
+pub(crate) const NO_RELAYS: &str = "on hosts packets are forwarded, and nobody on the way recodes: recoding relays are in the backend sim";
+
 /// The programs of a flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
@@ -35,8 +40,11 @@ pub(crate) struct Load {
     pub(crate) reader: Reader,
 }
 
-/// UDP's rate where none is given, in Mbit/s.
-const UDP_RATE: f64 = 10.0;
+/// Rate of what has no congestion control where none is given, in Mbit/s.
+pub(crate) const UDP_RATE: f64 = 10.0;
+/// Octets of a message of UDP and of the modes that may lose some: fits through tunnels that add
+/// headers of their own.
+pub(crate) const DATAGRAM: usize = 1200;
 
 fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
@@ -51,11 +59,19 @@ pub(crate) fn load(wish: &Wish<'_>) -> Result<Load> {
     let port = wish.port.to_string();
     match &wish.protocol.kind {
         ProtocolKind::Missing { why } => bail!("{why}"),
-        ProtocolKind::Bats { mode } => {
-            if wish.packet_type == PacketType::Udp && !["0", "btp"].contains(&mode.as_str()) {
-                bail!("datagrams that may be lost are for btp; {} is not", wish.protocol.name);
+        ProtocolKind::Bats { mode, relays } => {
+            if let Some(Relays::Recode | Relays::Forward) = relays {
+                bail!("{}", NO_RELAYS);
             }
-            let interval = wish.interval.max(0.1).to_string();
+            let is_transparent = ["3", "transparent"].contains(&mode.as_str());
+            let is_lossy = is_transparent || ["0", "btp"].contains(&mode.as_str());
+            if wish.packet_type == PacketType::Udp && !is_lossy {
+                bail!("{}", crate::backend::sim::not_lossy(wish.protocol));
+            }
+            // Its state is told with its intervals, which are put together for throughput. What may
+            // be lost counts as lost until it has been repaired, so short intervals would mislead.
+            let sample = if is_lossy { wish.interval } else { wish.sample_interval };
+            let interval = wish.interval.min(sample).max(0.1).to_string();
             let server = words([BATS_IPERF, "-s", "-1", "-p", &port, "-J"]);
             let mut client = words([BATS_IPERF, "-c", wish.to, "-p", &port, "-m", mode, "-J"]);
             client.extend(words([
@@ -66,14 +82,20 @@ pub(crate) fn load(wish: &Wish<'_>) -> Result<Load> {
                 "-P",
                 &wish.parallel.to_string(),
             ]));
-            if wish.bitrate > 0.0 {
-                client.extend(words([
-                    "-b",
-                    &format!("{}M", wish.bitrate / f64::from(wish.parallel)),
-                ]));
+            // Without congestion control the rate has to be said.
+            let bitrate =
+                if is_transparent && wish.bitrate <= 0.0 { UDP_RATE } else { wish.bitrate };
+            if bitrate > 0.0 {
+                let each = format!("{}M", bitrate / f64::from(wish.parallel));
+                client.extend(words(["-b", &each]));
+            }
+            let has_length = wish.args.iter().any(|word| word.starts_with("--length"));
+            if is_lossy && !has_length {
+                client.extend(words(["--length", &DATAGRAM.to_string()]));
             }
             client.extend(wish.args.iter().cloned());
-            Ok(Load { server, client, reader: Reader::Bats })
+            let reader = if is_lossy { Reader::Lossy } else { Reader::Bats };
+            Ok(Load { server, client, reader })
         }
         _ if wish.bats => {
             bail!("bats_iperf measures this project's protocols, not {}", wish.protocol.name)

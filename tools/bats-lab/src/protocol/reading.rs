@@ -13,6 +13,8 @@ pub(crate) enum Reader {
     Iperf,
     /// Those of bats_iperf.
     Bats,
+    /// The same, of a mode that may lose messages.
+    Lossy,
     /// Those of the loads of this program.
     Own,
 }
@@ -30,11 +32,17 @@ pub(crate) fn last_document(text: &str) -> Option<Value> {
     serde_json::Deserializer::from_str(text).into_iter::<Value>().map_while(Result::ok).last()
 }
 
-/// Reads the figures of a flow: what arrived as the server saw it, the rest as who knows it.
+/// Reads the figures of a flow, with throughput over intervals of so many seconds at least: what arrived as the server saw it, the rest as who knows it.
 ///
 /// # Errors
 /// Where a program tells of an error, or nothing arrived.
-pub(crate) fn throughput(reader: Reader, client: &str, server: &str, of: &str) -> Result<Reading> {
+pub(crate) fn throughput(
+    reader: Reader,
+    interval: f64,
+    client: &str,
+    server: &str,
+    of: &str,
+) -> Result<Reading> {
     let (near, far) = (last_document(client), last_document(server));
     for (who, document) in [("the client", &near), ("the server", &far)] {
         if let Some(error) = document.as_ref().and_then(|document| document["error"].as_str()) {
@@ -48,7 +56,8 @@ pub(crate) fn throughput(reader: Reader, client: &str, server: &str, of: &str) -
         far.as_ref().map(|document| intervals(document, of)).filter(|one| !one.points.is_empty());
     let from_near = near.as_ref().map(|document| intervals(document, of));
     let arrived = from_far.or(from_near).filter(|series| !series.points.is_empty());
-    let series = arrived.context("no octets arrived, or no figures of them")?;
+    let mut series = arrived.context("no octets arrived, or no figures of them")?;
+    series.points = merged(&series.points, interval);
     let mut reading = Reading::default();
     figures::of_throughput(&mut reading.figures, &series);
     reading.series.push(series);
@@ -56,7 +65,7 @@ pub(crate) fn throughput(reader: Reader, client: &str, server: &str, of: &str) -
         sender(&mut reading, near, reader, of);
     }
     if let Some(far) = &far {
-        receiver(&mut reading, far);
+        receiver(&mut reading, far, reader, of);
     }
     Ok(reading)
 }
@@ -80,11 +89,28 @@ fn intervals(document: &Value, of: &str) -> Series {
     Series { name: "throughput".into(), of: of.to_owned(), unit: "Mbit/s".into(), points }
 }
 
+/// Rates over longer intervals: each point is at the end of its interval.
+fn merged(points: &[(f64, f64)], interval: f64) -> Vec<(f64, f64)> {
+    let mut merged = Vec::new();
+    let (mut start, mut before, mut sum) = (0.0, 0.0, 0.0);
+    for (index, &(end, rate)) in points.iter().enumerate() {
+        sum += rate * (end - before);
+        before = end;
+        // Intervals are not quite as long as they should be.
+        let is_whole = end - start > 0.98 * interval;
+        if (is_whole || index + 1 == points.len()) && end > start {
+            merged.push((end, sum / (end - start)));
+            (start, sum) = (end, 0.0);
+        }
+    }
+    merged
+}
+
 fn sender(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
     if let Some(count) = document["end"]["sum_sent"]["retransmits"].as_f64() {
         set(&mut reading.figures, "retransmissions", count);
     }
-    if reader != Reader::Bats {
+    if !matches!(reader, Reader::Bats | Reader::Lossy) {
         return;
     }
     // The state of our own flows, at the end of each interval.
@@ -124,12 +150,29 @@ fn sender(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
     }
 }
 
-fn receiver(reading: &mut Reading, document: &Value) {
+/// What was lost and how unevenly the rest came, where the receiver counts that.
+fn receiver(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
     let sum = &document["end"]["sum"];
     let sum = if sum.is_object() { sum } else { &document["end"]["sum_received"] };
     for (key, name) in [("lost_percent", "loss_percent"), ("jitter_ms", "jitter_ms")] {
         if let Some(value) = sum[key].as_f64() {
             set(&mut reading.figures, name, value);
+        } else {
+            continue;
+        }
+        let (title, unit) =
+            if key == "jitter_ms" { ("jitter", "ms") } else { ("residual loss", "%") };
+        let points: Vec<(f64, f64)> = document["intervals"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|interval| &interval["sum"])
+            .filter_map(|sum| Some((sum["end"].as_f64()?, sum[key].as_f64()?)))
+            .collect();
+        // What is reliable has no residual loss to show over time.
+        if points.len() > 1 && reader != Reader::Bats {
+            let (name, unit) = (title.to_owned(), unit.to_owned());
+            reading.series.push(Series { name, of: of.to_owned(), unit, points });
         }
     }
 }
@@ -192,13 +235,29 @@ mod tests {
         let of = |bytes: u64| {
             format!(r#"{{"intervals":[{{"sum":{{"start":0,"end":1,"bytes":{bytes}}}}}]}}"#)
         };
-        let reading = throughput(Reader::Iperf, &of(250_000), &of(125_000), "x").unwrap();
+        let reading = throughput(Reader::Iperf, 1.0, &of(250_000), &of(125_000), "x").unwrap();
         assert_eq!(reading.figures["throughput_mbps"], 1.0);
-        let reading = throughput(Reader::Iperf, &of(250_000), "", "x").unwrap();
+        let reading = throughput(Reader::Iperf, 1.0, &of(250_000), "", "x").unwrap();
         assert_eq!(reading.figures["throughput_mbps"], 2.0);
-        let error = throughput(Reader::Iperf, r#"{"error":"no way"}"#, "", "x").unwrap_err();
+        let error = throughput(Reader::Iperf, 1.0, r#"{"error":"no way"}"#, "", "x").unwrap_err();
         assert!(error.to_string().contains("no way"));
-        assert!(throughput(Reader::Own, "", "nonsense", "x").is_err());
+        assert!(throughput(Reader::Own, 1.0, "", "nonsense", "x").is_err());
+    }
+
+    #[test]
+    fn short_intervals_are_put_together_and_lose_nothing() {
+        let points = [(0.1, 4.0), (0.2, 8.0), (0.301, 0.0), (0.4, 2.0), (0.45, 6.0)];
+        let whole = merged(&points, 0.2);
+        assert_eq!(whole.iter().map(|point| point.0).collect::<Vec<_>>(), [0.2, 0.4, 0.45]);
+        let octets = |points: &[(f64, f64)]| {
+            let mut before = 0.0;
+            points
+                .iter()
+                .map(|&(end, rate)| rate * (end - std::mem::replace(&mut before, end)))
+                .sum::<f64>()
+        };
+        assert!((octets(&whole) - octets(&points)).abs() < 1e-9);
+        assert_eq!(merged(&points, 0.05).len(), points.len());
     }
 
     #[test]

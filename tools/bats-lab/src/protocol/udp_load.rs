@@ -7,10 +7,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use serde_json::json;
 
+use super::load::DATAGRAM as SIZE;
 use crate::interrupt;
 
-/// Octets of a datagram: fits through tunnels that add headers of their own.
-const SIZE: usize = 1200;
 /// Marks the last datagrams.
 const LAST: u64 = u64::MAX;
 /// How long the sink waits for another datagram once it has seen one.
@@ -104,6 +103,9 @@ struct Count {
     sent: Option<u64>,
     interval_start: f64,
     interval_bytes: u64,
+    interval_packets: u64,
+    /// The highest number before the interval.
+    interval_highest: u64,
     intervals: Vec<serde_json::Value>,
     last: f64,
     transit: Option<f64>,
@@ -125,6 +127,7 @@ impl Count {
         self.packets += 1;
         self.bytes += datagram.len() as u64;
         self.interval_bytes += datagram.len() as u64;
+        self.interval_packets += 1;
         self.last = now;
         // RFC 3550, section 6.4.1.
         let transit = micros() as f64 - number(8) as f64;
@@ -139,11 +142,14 @@ impl Count {
 
     fn close(&mut self, now: f64) {
         let (start, bytes) = (self.interval_start, std::mem::take(&mut self.interval_bytes));
+        let sent = self.highest - std::mem::replace(&mut self.interval_highest, self.highest);
+        let lost = sent.saturating_sub(std::mem::take(&mut self.interval_packets));
         let seconds = (now - start).max(1e-9);
         self.intervals.push(json!({ "sum": {
             "start": start, "end": now, "seconds": seconds, "bytes": bytes,
             "bits_per_second": bytes as f64 * 8.0 / seconds,
             "jitter_ms": self.jitter / 1e3,
+            "lost_percent": 100.0 * lost as f64 / sent.max(1) as f64,
         }}));
         self.interval_start = now;
     }
@@ -192,5 +198,8 @@ mod tests {
             .map(|i| i["sum"]["bytes"].as_u64().unwrap())
             .sum();
         assert_eq!(bytes, 90 * SIZE as u64);
+        let first = &report["intervals"][0]["sum"];
+        let share = first["lost_percent"].as_f64().unwrap();
+        assert!((5.0..15.0).contains(&share), "{share}");
     }
 }

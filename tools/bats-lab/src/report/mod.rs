@@ -124,6 +124,13 @@ fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
     let mut commands: Vec<&String> =
         case.measurements.iter().flat_map(|one| &one.commands).collect();
     commands.dedup();
+    let mut published: Vec<String> = Vec::new();
+    for one in &case.published {
+        let source = format!("{}: {}", one.label, one.source);
+        if !published.contains(&source) {
+            published.push(source);
+        }
+    }
     context! {
         name => case.name,
         description => case.description,
@@ -133,7 +140,7 @@ fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
         verdict => text::verdict(case),
         networks => case.networks,
         assertions => case.assertions,
-        published => case.published,
+        published,
         tables => table::of(case),
         verification => case.verification,
         failures,

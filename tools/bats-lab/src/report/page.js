@@ -42,7 +42,7 @@ for (const holder of document.querySelectorAll("[data-plot]")) {
       }
     });
     const limit = svg.querySelector(".limit");
-    if (limit) { limit.setAttribute("y1", py(plot.limit)); limit.setAttribute("y2", py(plot.limit)); }
+    if (limit) limit.setAttribute("transform", "translate(0 " + Math.max(py(plot.limit), top) + ")");
     const gx = svg.querySelector("g.x"), gy = svg.querySelector("g.y"), label = gy.lastElementChild;
     gx.replaceChildren(); gy.replaceChildren();
     const sx = step(view.x[1] - view.x[0], 8), sy = step(view.y, 5);

@@ -140,10 +140,14 @@ impl Scale {
 impl Plot {
     /// The picture.
     pub(crate) fn svg(&self) -> String {
+        let height = match &self.content {
+            Content::Curves { curves, .. } => HEIGHT + names(curves).1,
+            _ => HEIGHT,
+        };
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
              font-family=\"DejaVu Sans, Verdana, sans-serif\" font-size=\"12\" role=\"img\" aria-label=\"{title}\">\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fff\"/>\
+             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\
              <text x=\"{LEFT}\" y=\"16\" font-weight=\"bold\">{title}</text>",
             title = escape(&self.title)
         );
@@ -211,7 +215,8 @@ fn draw_curves(svg: &mut String, curves: &[Curve], x: &str, y: &str, limit: Opti
         let y = at(scale.y(limit));
         let _ = write!(
             svg,
-            "<line class=\"limit\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke=\"#000\" stroke-dasharray=\"5 4\"/>",
+            "<g class=\"limit\" transform=\"translate(0 {y})\"><line x1=\"{LEFT}\" x2=\"{0}\" y1=\"0\" y2=\"0\" stroke=\"#000\" stroke-dasharray=\"5 4\"/>\
+             <text x=\"{0}\" y=\"-4\" text-anchor=\"end\" font-size=\"11\">bound</text></g>",
             WIDTH - RIGHT
         );
     }
@@ -258,23 +263,51 @@ fn draw_curve(svg: &mut String, curve: &Curve, colour: &str, scale: &Scale) {
     );
 }
 
-fn legend(svg: &mut String, curves: &[Curve]) {
-    // From right to left in the title's line.
-    let mut right = WIDTH - RIGHT;
-    svg.push_str("<g class=\"legend\">");
-    for (index, curve) in curves.iter().enumerate().rev() {
-        let width = curve.label.chars().count() as f64 * 7.2 + 26.0;
-        right -= width;
-        if right < LEFT {
-            break;
+/// Height of a line of names below a plot.
+const NAMES: f64 = 18.0;
+
+/// Width of a curve's name, with its colour.
+fn name_width(curve: &Curve) -> f64 {
+    curve.label.chars().count() as f64 * 8.4 + 26.0
+}
+
+/// Where the names of curves stand: in the line below the title if they fit there, else in lines
+/// below the plot. The second is how much higher the picture gets.
+fn names(curves: &[Curve]) -> (Vec<(f64, f64)>, f64) {
+    let total: f64 = curves.iter().map(name_width).sum();
+    if total <= WIDTH - LEFT - RIGHT {
+        let mut x = WIDTH - RIGHT - total;
+        let place = |curve| {
+            let place = (x, 28.0);
+            x += name_width(curve);
+            place
+        };
+        return (curves.iter().map(place).collect(), 0.0);
+    }
+    let (mut x, mut line) = (LEFT, 1.0);
+    let mut places = Vec::new();
+    for curve in curves {
+        let width = name_width(curve);
+        if x > LEFT && x + width > WIDTH - RIGHT {
+            (x, line) = (LEFT, line + 1.0);
         }
+        places.push((x, HEIGHT + NAMES * (line - 1.0) + 10.0));
+        x += width;
+    }
+    (places, NAMES * line)
+}
+
+fn legend(svg: &mut String, curves: &[Curve]) {
+    svg.push_str("<g class=\"legend\">");
+    for (index, (curve, (x, y))) in curves.iter().zip(names(curves).0).enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         let _ = write!(
             svg,
-            "<g data-curve=\"{index}\"><rect x=\"{}\" y=\"21\" width=\"14\" height=\"4\" fill=\"{colour}\"/>\
-             <text x=\"{}\" y=\"28\" fill=\"#333\">{}</text></g>",
-            at(right),
-            at(right + 18.0),
+            "<g data-curve=\"{index}\"><rect x=\"{}\" y=\"{}\" width=\"14\" height=\"4\" fill=\"{colour}\"/>\
+             <text x=\"{}\" y=\"{y}\" fill=\"#333\">{}</text></g>",
+            at(x),
+            at(y - 7.0),
+            at(x + 18.0),
             escape(&curve.label)
         );
     }
@@ -391,6 +424,21 @@ mod tests {
         let thin = thinned(&points, 1_000);
         assert!(thin.len() <= 1_002 && thin.iter().any(|point| point.1 == 99.0));
         assert!(thin.windows(2).all(|pair| pair[0].0 <= pair[1].0));
+    }
+
+    #[test]
+    fn every_curve_has_a_name_inside_the_picture() {
+        for count in [1, 4, 40] {
+            let label = "A PROTOCOL WITH A NAME".to_owned();
+            let curve = Curve { label, style: Style::Line, points: vec![(1.0, 1.0)] };
+            let curves = vec![curve; count];
+            let (places, more) = names(&curves);
+            assert_eq!(places.len(), count);
+            for (curve, (x, y)) in curves.iter().zip(places) {
+                assert!(x >= LEFT && x + name_width(curve) <= WIDTH, "{count}: {x}");
+                assert!(y <= HEIGHT + more, "{count}: {y}");
+            }
+        }
     }
 
     #[test]

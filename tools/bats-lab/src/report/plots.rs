@@ -58,7 +58,9 @@ fn of_tool(case: &CaseResult, network: usize, tool: &str, all: &[&Measurement]) 
         String::new()
     };
     let name = |what: &str| format!("{tool}-{what}-{network}");
-    let bound = all.iter().find_map(|one| one.figures.get("bound_mbps").copied());
+    // With relays that recode and without there are several.
+    let bounds = all.iter().filter_map(|one| one.figures.get("bound_mbps").copied());
+    let bound = bounds.reduce(f64::max);
     let mut kinds: Vec<(&str, &str)> = Vec::new();
     for series in all.iter().flat_map(|one| &one.series) {
         let kind = (series.name.as_str(), series.unit.as_str());
@@ -74,7 +76,7 @@ fn of_tool(case: &CaseResult, network: usize, tool: &str, all: &[&Measurement]) 
                 let mut label =
                     if series.of == one.label || kind == "throughput" && one.label.is_empty() {
                         series.of.clone()
-                    } else if all.len() > 1 {
+                    } else if all.len() > 1 && !series.of.ends_with(&one.label) {
                         format!("{}: {}", one.label, series.of)
                     } else {
                         series.of.clone()

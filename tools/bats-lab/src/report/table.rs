@@ -210,7 +210,12 @@ fn of_tool(case: &CaseResult, network: usize, label: &str, tool: &str) -> Option
             std::iter::once(with_unit(known)).chain(cells).collect()
         })
         .collect();
+    // The percentiles that others published are not those of first messages.
+    let is_first = used.iter().any(|known| known.name == "first_rtt_ms");
     for published in &case.published {
+        if is_first && published.figure != "first_rtt_ms" {
+            continue;
+        }
         let Some(value) = published.values.get(network).copied().flatten() else { continue };
         let Some(row) = used.iter().position(|known| known.name == published.figure) else {
             continue;

@@ -11,6 +11,7 @@ use super::capture::Capture;
 use super::progress::Progress;
 use super::sampler::{Look, Seen, queue_figures};
 use super::schedule::Times;
+use super::usage::Usage;
 use crate::backend::Ground;
 use crate::config::model::PacketType;
 use crate::interrupt;
@@ -116,7 +117,13 @@ impl Cell<'_> {
 
     fn once(&self, own: bool) -> Result<Measured> {
         let to = self.ground.address(self.tool.server);
-        let place = Place { to: &to, folder: self.folder, own, is_local: self.is_local };
+        let place = Place {
+            to: &to,
+            folder: self.folder,
+            own,
+            sample_interval: self.case.sample_interval,
+            is_local: self.is_local,
+        };
         let job = tool::job(self.tool, self.protocol, &place)?;
         let mut commands = Vec::new();
         let mut carriers = self.carriers(&mut commands)?;
@@ -228,6 +235,7 @@ impl Cell<'_> {
                 port,
                 seconds: times.duration,
                 interval: self.tool.interval,
+                sample_interval: self.case.sample_interval,
                 parallel: 1,
                 bitrate: 0.0,
                 packet_type: PacketType::Tcp,
@@ -269,7 +277,7 @@ impl Cell<'_> {
         let mut senders = Vec::new();
         let is_tcp =
             matches!(self.protocol.kind, ProtocolKind::Tcp { .. } | ProtocolKind::Daemon { .. });
-        if is_tcp && job.port > 0 && matches!(job.read, Read::Throughput(_)) {
+        if is_tcp && job.port > 0 && matches!(job.read, Read::Throughput { .. }) {
             senders.push((self.tool.client, job.port, self.protocol.label.clone()));
         }
         for flow in
@@ -303,6 +311,7 @@ impl Cell<'_> {
         let mut links: Vec<Link> = self.network.links.clone();
         let mut events = self.case.events.iter().peekable();
         let mut client = self.start(self.tool.client, &job.client, "client", commands)?;
+        let mut usage = self.usage(&mut client, server);
         let patience = self.tool.patience();
         let (mut ended, mut was_ended) = (None, false);
         loop {
@@ -326,6 +335,9 @@ impl Cell<'_> {
             }
             if ended.is_none() {
                 ended = client.guard.try_wait()?.map(|(status, used)| (status, used, now));
+            }
+            if ended.is_none() {
+                usage.look(now);
             }
             let mut flows_ended = true;
             for flow in flows.iter_mut() {
@@ -369,6 +381,23 @@ impl Cell<'_> {
             exit_code: if was_ended { None } else { status.code() },
             seconds,
             processors: [used, receiver, emulator].map(|time| time.as_secs_f64()),
+            usage: usage.series(),
+        })
+    }
+
+    /// The processes of sender, receiver and emulator, where they are on this machine.
+    fn usage(&self, client: &mut Started, server: &mut Option<Started>) -> Usage {
+        let of = |what: &str| format!("{what}, {}", self.protocol.label);
+        let process = |started: &mut Started| Process::find(started.guard.child_mut().id());
+        let emulator = self.ground.lab().and_then(|(_, lab)| lab.emulator);
+        Usage::new(if self.is_local {
+            vec![
+                (of("sender"), process(client)),
+                (of("receiver"), server.as_mut().and_then(process)),
+                (of("emulator"), emulator),
+            ]
+        } else {
+            Vec::new()
         })
     }
 
@@ -416,10 +445,13 @@ impl Cell<'_> {
         }
         queue_figures(&mut reading.figures, &seen.queue, seen.slowest);
         reading.series.extend(seen.series);
+        reading.series.extend(ran.usage.iter().cloned());
         let mut shares: Vec<(Series, f64)> = Vec::new();
         for flow in flows.iter_mut() {
             let (Some(client), Some(server)) = (&flow.client, &flow.server) else { continue };
-            match throughput(flow.load.reader, &client.printed(), &server.printed(), &flow.label) {
+            let (sent, arrived) = (client.printed(), server.printed());
+            let interval = self.tool.interval;
+            match throughput(flow.load.reader, interval, &sent, &arrived, &flow.label) {
                 Ok(other) => {
                     for mut series in other.series {
                         for point in &mut series.points {
@@ -463,6 +495,8 @@ struct Ran {
     exit_code: Option<i32>,
     seconds: f64,
     processors: [f64; 3],
+    /// The same over time.
+    usage: Vec<Series>,
 }
 
 /// iperf3 has failed, for which there is a stand-in.

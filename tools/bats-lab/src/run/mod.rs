@@ -6,6 +6,7 @@ pub(crate) mod progress;
 pub(crate) mod sampler;
 pub(crate) mod schedule;
 mod set_up;
+mod usage;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,10 @@ use progress::Progress;
 /// # Errors
 /// Where the file is wrong, the backend cannot be had, or the results cannot be written.
 pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
-    let suite = load::suite(&options.file, options.only.as_deref())?;
+    let mut suite = load::suite(&options.file, options.only.as_deref())?;
+    if options.quick {
+        suite.shorten();
+    }
     if options.dry_run {
         out!("{}", plan::describe(&suite, options.backend, true));
         return Ok(ExitCode::SUCCESS);
@@ -184,11 +188,7 @@ impl Stage<'_> {
             values: case.networks.iter().map(|network| one.at(network)).collect(),
         });
         let mut warnings = Vec::new();
-        if backend == BackendName::Sim
-            && case.networks.iter().any(|network| network.edges.len() > 1)
-        {
-            warnings.push("in the simulator relays forward and do not recode: a way of several links is one link with the sum of the delays, the least rate and the share that passes all".to_owned());
-        }
+        warnings.extend(on_the_way(case, backend));
         if case.is_parallel {
             warnings.push(
                 "protocols ran at the same time, in networks of their own, on the same processors"
@@ -316,7 +316,9 @@ impl Stage<'_> {
         };
         let missing = match &point.protocol.kind {
             ProtocolKind::Missing { why } => Some(why.clone()),
-            _ if backend == BackendName::Sim => sim::obstacle(case, point.protocol, point.tool),
+            _ if backend == BackendName::Sim => {
+                sim::obstacle(case, network, point.protocol, point.tool)
+            }
             _ => None,
         };
         if let Some(why) = missing {
@@ -343,7 +345,7 @@ impl Stage<'_> {
             one.reason = Some(format!("{error:#}"));
         }
         if one.status == Status::Passed {
-            bounds(&mut one, network, point.tool);
+            bounds(&mut one, backend, network, point);
         }
         Ok(one)
     }
@@ -371,7 +373,8 @@ impl Stage<'_> {
                     folder: place,
                     times,
                 };
-                let reading = run.measure()?;
+                let (reading, warnings) = run.measure()?;
+                one.warnings = warnings;
                 (one.figures, one.series, one.distributions) =
                     (reading.figures, reading.series, reading.distributions);
                 return Ok(());
@@ -417,17 +420,45 @@ impl Stage<'_> {
     }
 }
 
+/// What hosts on a way of several links do to this project's protocols, if any test has both.
+fn on_the_way(case: &Case, backend: BackendName) -> Option<String> {
+    let has_several = case.networks.iter().any(|network| {
+        case.tools
+            .iter()
+            .any(|tool| network.path(tool.client, tool.server).is_some_and(|path| path.len() > 1))
+    });
+    let is_ours = |protocol: &Protocol| matches!(protocol.kind, ProtocolKind::Bats { .. });
+    if !has_several || !case.protocols.iter().any(is_ours) {
+        return None;
+    }
+    Some(if backend == BackendName::Sim {
+        "hosts on the way are relays for btp and brtp unless a protocol's `relays` says otherwise: where they recode, the bound is that of the worst hop, else what is left after all hops"
+            .to_owned()
+    } else {
+        "hosts on the way forward packets: what stands here is from end to end, and the bound is what is left after all hops; relays that recode are in the backend sim"
+            .to_owned()
+    })
+}
+
 /// Sets the figures that follow from the network: what can be reached.
-fn bounds(one: &mut Measurement, network: &Network, tool: &Tool) {
-    if matches!(tool.kind, plan::ToolKind::Throughput { .. })
-        && let Some(bound) = network.bound(tool.client, tool.server)
+fn bounds(one: &mut Measurement, backend: BackendName, network: &Network, point: Point<'_>) {
+    let (from, to) = (point.tool.client, point.tool.server);
+    let hops = network.path(from, to).map_or(0, |path| path.len());
+    let repairs = backend == BackendName::Sim && sim::recoding(point.protocol, hops) == Some(true);
+    let end_to_end = network.bound(from, to);
+    let bound = if repairs { network.relayed_bound(from, to) } else { end_to_end };
+    if matches!(point.tool.kind, plan::ToolKind::Throughput { .. })
+        && let Some(bound) = bound
     {
         set(&mut one.figures, "bound_mbps", bound / 1e6);
         if let Some(&steady) = one.figures.get("steady_mbps") {
             set(&mut one.figures, "efficiency", steady * 1e6 / bound);
         }
+        if let Some(without) = end_to_end.filter(|_| repairs) {
+            set(&mut one.figures, "forwarding_bound_mbps", without / 1e6);
+        }
     }
-    if let Some(time) = network.round_trip(tool.client, tool.server) {
+    if let Some(time) = network.round_trip(from, to) {
         set(&mut one.figures, "path_rtt_ms", time * 1e3);
     }
 }

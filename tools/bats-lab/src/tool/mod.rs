@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::config::model::PacketType;
+use crate::config::model::{PacketType, Relays};
 use crate::plan::{Protocol, ProtocolKind, Tool, ToolKind};
-use crate::protocol::load::{Wish, load};
+use crate::protocol::load::{NO_RELAYS, Wish, load};
 use crate::protocol::programs::{BATSLAB, find};
 use crate::protocol::reading::{self, Reader, Reading};
 use crate::result::figures::set;
@@ -36,7 +36,7 @@ pub(crate) struct Job {
 #[derive(Clone, Debug)]
 pub(crate) enum Read {
     /// Throughput.
-    Throughput(Reader),
+    Throughput { reader: Reader, interval: f64 },
     /// Round-trip times.
     RoundTrips,
     /// A file that was copied, and must be equal to the one that was sent.
@@ -54,6 +54,8 @@ pub(crate) struct Place<'a> {
     pub(crate) folder: &'a Path,
     /// Whether iperf3 has failed already.
     pub(crate) own: bool,
+    /// Seconds between samples of a sender's state.
+    pub(crate) sample_interval: f64,
     /// Whether server and client share the file system.
     pub(crate) is_local: bool,
 }
@@ -74,6 +76,7 @@ pub(crate) fn job(tool: &Tool, protocol: &Protocol, place: &Place<'_>) -> Result
                 port: PORT,
                 seconds: tool.seconds(),
                 interval: tool.interval,
+                sample_interval: place.sample_interval,
                 parallel: *parallel,
                 bitrate: *bitrate,
                 packet_type: *packet_type,
@@ -88,7 +91,7 @@ pub(crate) fn job(tool: &Tool, protocol: &Protocol, place: &Place<'_>) -> Result
             Ok(Job {
                 server: Some(load.server),
                 client: load.client,
-                read: Read::Throughput(load.reader),
+                read: Read::Throughput { reader: load.reader, interval: tool.interval },
                 ends_after: None,
                 has_stand_in,
                 port: port_of(protocol),
@@ -123,11 +126,18 @@ fn round_trips(
         ProtocolKind::Daemon { .. } => ("tcp", place.to, PORT, None),
         ProtocolKind::Udp => ("udp", place.to, PORT, None),
         ProtocolKind::Quic { congestion } => ("quic", place.to, PORT, Some(congestion.as_str())),
-        ProtocolKind::Bats { mode } if ["1", "brtp"].contains(&mode.as_str()) => {
-            ("brtp", place.to, PORT, None)
+        ProtocolKind::Bats { relays: Some(Relays::Recode | Relays::Forward), .. } => {
+            bail!("{NO_RELAYS}")
         }
-        ProtocolKind::Bats { mode } => {
-            bail!("the sockets of mode {mode} do not exist yet: rtt measures brtp")
+        ProtocolKind::Bats { mode, .. } => {
+            let carrier = match mode.as_str() {
+                "0" | "btp" => "btp",
+                "1" | "brtp" => "brtp",
+                "2" | "brctp" => "brctp",
+                "3" | "transparent" => "transparent",
+                _ => bail!("rtt does not know mode {mode}"),
+            };
+            (carrier, place.to, PORT, None)
         }
         ProtocolKind::Tunnel { port, carries: PacketType::Tcp, .. } => {
             ("tcp", "127.0.0.1", *port, None)
@@ -240,11 +250,13 @@ pub(crate) struct Said<'a> {
 /// Where there are none, with the reason.
 pub(crate) fn read(job: &Job, said: &Said<'_>, of: &str) -> Result<Reading> {
     match &job.read {
-        Read::Throughput(reader) => reading::throughput(*reader, said.client, said.server, of),
+        Read::Throughput { reader, interval } => {
+            reading::throughput(*reader, *interval, said.client, said.server, of)
+        }
         Read::RoundTrips => reading::round_trips(said.client, of),
         Read::File { sent, arrived, octets } => scp::read(sent, arrived, *octets, said.seconds),
         Read::Command => {
-            let mut reading = reading::throughput(Reader::Iperf, said.client, said.server, of)
+            let mut reading = reading::throughput(Reader::Iperf, 0.0, said.client, said.server, of)
                 .unwrap_or_default();
             if let Some(code) = said.exit_code {
                 set(&mut reading.figures, "exit_code", f64::from(code));

@@ -226,3 +226,52 @@ fn the_doctor_knows_the_backends() {
         assert!(finding.is_some_and(|one| !one["found"].as_str().unwrap().is_empty()), "{backend}");
     }
 }
+
+/// Where this runs as root, an ordinary user of the same machine does the same in user namespaces.
+#[test]
+fn an_ordinary_user_runs_tests_where_the_kernel_lets_users_have_namespaces() {
+    const NAME: &str = "an_ordinary_user_runs_tests_where_the_kernel_lets_users_have_namespaces";
+    let skip = |why: &str| {
+        let text = format!("\nSKIPPED {NAME}: {why}\n");
+        std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes()).unwrap();
+    };
+    let case = Case::new(
+        "
+tests:
+  user:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 20M, delay: 5ms } }
+    target_protocols: [udp]
+    test_tools: { iperf: { packet_type: udp, bitrate: 2, interval: 0.5, interval_num: 4 } }
+    verify: false
+    assertions:
+      - { figure: loss_percent, protocol: udp, at_most: 50 }
+",
+    );
+    // A folder that the user may write to.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(case.folder.path(), open).unwrap();
+    let as_user = |arguments: &[&str]| {
+        let own = batslab();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.env("HOME", case.folder.path()).arg(own.get_program()).args(arguments);
+        command.output()
+    };
+    let doctor = match as_user(&["doctor", "--json"]) {
+        Ok(output) if !output.stdout.is_empty() => output,
+        other => {
+            return skip(&format!("no other user can be had here, or not this program: {other:?}"));
+        }
+    };
+    let findings: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let namespaces =
+        findings.as_array().unwrap().iter().find(|one| one["what"] == "network namespaces");
+    if namespaces.is_none_or(|one| one["good"] != true) {
+        return skip("this machine lets users have no namespaces");
+    }
+    let _alone = alone();
+    let out = case.out();
+    let output = as_user(&["run", &case.file(), "-q", "-o", out.to_str().unwrap()]).unwrap();
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    assert!(out.join("report.html").exists());
+}

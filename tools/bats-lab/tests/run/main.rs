@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests of real time wait for real things")]
 
 mod check;
+mod hops;
 mod local;
 mod remote;
 mod serve;

@@ -1,0 +1,374 @@
+//! Flows of messages in virtual time: as much as goes or at a rate, one or several at once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use bats_netem::LinkConfig;
+use bats_proto::relay::RelayStats;
+use bats_proto::{ConnectionHandle, ConnectionStats, Event, Mode, SendError, Timestamp};
+use bytes::Bytes;
+
+use super::world::{End, World};
+
+/// Time between two looks.
+pub(super) const TICK: Duration = Duration::from_millis(10);
+/// How long a connection may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+/// How long messages that may be lost are waited for at the end.
+const DRAIN: Duration = Duration::from_secs(2);
+/// Flow, number and time of sending.
+const HEAD: usize = 24;
+
+/// A flow.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) mode: Mode,
+    /// From the main flow's first octet.
+    pub(super) start: Duration,
+    pub(super) end: Duration,
+    /// Bits a second of messages; as much as goes if not said.
+    pub(super) rate: Option<f64>,
+    /// Octets of a message.
+    pub(super) size: usize,
+}
+
+/// What is known of a flow at a moment.
+#[derive(Clone, Debug)]
+pub(super) struct Moment {
+    /// Seconds from the main flow's first octet.
+    pub(super) at: f64,
+    /// Octets of messages that have become deliverable.
+    pub(super) delivered: u64,
+    /// Milliseconds, RFC 3550, section 6.4.1; of messages.
+    pub(super) jitter: f64,
+    pub(super) sender: Option<ConnectionStats>,
+}
+
+/// What became of a flow.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Flown {
+    pub(super) moments: Vec<Moment>,
+    /// Of messages that may be lost: when each was sent in seconds, and whether it has arrived.
+    pub(super) messages: Vec<(f32, bool)>,
+}
+
+/// What became of all.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) flows: Vec<Flown>,
+    /// Seconds, and the octets before each link.
+    pub(super) queues: Vec<(f64, Vec<usize>)>,
+    pub(super) relays: Vec<RelayStats>,
+}
+
+/// Changes of the links: when, and all of them.
+pub(super) type Changes = Vec<(Duration, Vec<[LinkConfig; 2]>)>;
+
+/// Whether messages of this mode all arrive, in order.
+pub(super) fn is_reliable(mode: Mode) -> bool {
+    matches!(mode, Mode::Brtp | Mode::Brctp)
+}
+
+/// Runs flows; the first is the one that time counts from.
+///
+/// # Errors
+/// Where no connection comes about or ends early, or a message arrives altered, twice or, in a
+/// reliable mode, out of order.
+pub(super) fn run(world: &mut World, plans: &[Plan], changes: &Changes) -> Result<Outcome> {
+    let flows = plans.iter().map(|plan| Flow::new(plan.clone())).collect();
+    Run { world, flows, by_handle: BTreeMap::new(), zero: None, changes, changed: 0 }.go()
+}
+
+struct Flow {
+    plan: Plan,
+    handle: Option<ConnectionHandle>,
+    server: Option<ConnectionHandle>,
+    established: Option<Timestamp>,
+    is_blocked: bool,
+    is_closed: bool,
+    sent: u64,
+    /// The next message of a reliable flow.
+    expected: u64,
+    received_bytes: u64,
+    transit: Option<f64>,
+    jitter: f64,
+    flown: Flown,
+}
+
+impl Flow {
+    fn new(plan: Plan) -> Self {
+        Self {
+            plan,
+            handle: None,
+            server: None,
+            established: None,
+            is_blocked: false,
+            is_closed: false,
+            sent: 0,
+            expected: 0,
+            received_bytes: 0,
+            transit: None,
+            jitter: 0.0,
+            flown: Flown::default(),
+        }
+    }
+
+    /// When the next message goes out; at once where as much goes as goes.
+    fn due(&self) -> Option<Timestamp> {
+        let established = self.established.filter(|_| !self.is_blocked)?;
+        let gap = self.plan.rate.map_or(0.0, |rate| self.plan.size as f64 * 8.0 / rate);
+        Some(established + Duration::from_secs_f64(gap * self.sent as f64))
+    }
+
+    fn message(&self, flow: usize, now: Timestamp) -> Bytes {
+        let mut octets = vec![self.sent as u8; self.plan.size.max(HEAD)];
+        octets[..8].copy_from_slice(&(flow as u64).to_le_bytes());
+        octets[8..16].copy_from_slice(&self.sent.to_le_bytes());
+        octets[16..HEAD].copy_from_slice(&now.as_nanos().to_le_bytes());
+        octets.into()
+    }
+
+    /// Takes a message that has arrived.
+    fn take(&mut self, number: u64, sent: Timestamp, now: Timestamp, message: &[u8]) -> Result<()> {
+        if message.len() != self.plan.size.max(HEAD)
+            || !message[HEAD..].iter().all(|&octet| octet == number as u8)
+        {
+            bail!("message {number} arrived altered");
+        }
+        if is_reliable(self.plan.mode) {
+            if number != self.expected {
+                bail!("message {number} arrived where {} was due", self.expected);
+            }
+            self.expected += 1;
+        } else {
+            let index = usize::try_from(number).unwrap_or(usize::MAX);
+            match self.flown.messages.get_mut(index) {
+                Some((_, arrived)) if !*arrived => *arrived = true,
+                Some(_) => bail!("message {number} arrived twice"),
+                None => bail!("message {number} arrived and was never sent"),
+            }
+        }
+        self.received_bytes += message.len() as u64;
+        let transit = (now - sent).as_secs_f64() * 1e3;
+        if let Some(before) = self.transit.replace(transit) {
+            self.jitter += ((transit - before).abs() - self.jitter) / 16.0;
+        }
+        Ok(())
+    }
+}
+
+struct Run<'a> {
+    world: &'a mut World,
+    flows: Vec<Flow>,
+    /// The flow of each of the client's connections.
+    by_handle: BTreeMap<ConnectionHandle, usize>,
+    /// When the first flow could send.
+    zero: Option<Timestamp>,
+    changes: &'a Changes,
+    /// How many changes have been made.
+    changed: usize,
+}
+
+impl Run<'_> {
+    fn go(mut self) -> Result<Outcome> {
+        let begin = self.world.now();
+        let mut outcome = Outcome::default();
+        self.connect(0)?;
+        let mut tick = None;
+        loop {
+            let now = self.world.now();
+            if self.zero.is_none() && now >= begin + PATIENCE {
+                bail!(
+                    "no connection came about over this way in {} simulated seconds",
+                    PATIENCE.as_secs()
+                );
+            }
+            let (measured, end) = match self.zero {
+                Some(zero) => self.ends(zero),
+                None => (begin + PATIENCE, begin + PATIENCE),
+            };
+            if self.zero.is_some() && now >= end {
+                break;
+            }
+            let tick_due = tick.filter(|&at| at <= measured);
+            let until = self.next_due().into_iter().chain(tick_due).chain([end]).min();
+            for (side, handle, event) in self.world.step(until.unwrap_or(end).max(now)) {
+                self.on_event(side, handle, event)?;
+            }
+            self.begin_what_is_due()?;
+            self.send();
+            let now = self.world.now();
+            let due = *tick.get_or_insert(self.zero.unwrap_or(now));
+            if self.zero.is_none() {
+                tick = None;
+            } else if due <= now && due <= measured {
+                self.look(&mut outcome);
+                tick = Some(due + TICK);
+            }
+        }
+        outcome.relays = self.world.relays();
+        outcome.flows = self.flows.into_iter().map(|flow| flow.flown).collect();
+        Ok(outcome)
+    }
+
+    /// The ends of what is measured and of the run.
+    fn ends(&self, zero: Timestamp) -> (Timestamp, Timestamp) {
+        let last = self.flows.iter().map(|flow| flow.plan.end).max().unwrap_or_default();
+        let is_lossy = self.flows.iter().any(|flow| !is_reliable(flow.plan.mode));
+        let measured = zero + last;
+        (measured, if is_lossy { measured + DRAIN } else { measured })
+    }
+
+    /// The next thing that is to be done at a time of ours.
+    fn next_due(&self) -> Option<Timestamp> {
+        let zero = self.zero?;
+        let begins = self
+            .flows
+            .iter()
+            .filter(|flow| flow.handle.is_none())
+            .map(|flow| zero + flow.plan.start);
+        let sends = self.flows.iter().filter_map(|flow| {
+            let due = flow.due()?;
+            (due < zero + flow.plan.end && flow.plan.rate.is_some()).then_some(due)
+        });
+        let ends = self.flows.iter().filter(|flow| self.ends_before(flow));
+        let ends = ends.map(|flow| zero + flow.plan.end);
+        let change = self.changes.get(self.changed).map(|change| zero + change.0);
+        begins.chain(sends).chain(ends).chain(change).min()
+    }
+
+    /// Whether the flow is open and has to be closed before the run is over: what waits in its send
+    /// buffer would go on for long.
+    fn ends_before(&self, flow: &Flow) -> bool {
+        let last = self.flows.iter().map(|flow| flow.plan.end).max().unwrap_or_default();
+        flow.handle.is_some() && !flow.is_closed && flow.plan.end < last
+    }
+
+    fn connect(&mut self, flow: usize) -> Result<()> {
+        let handle = self.world.connect(self.flows[flow].plan.mode)?;
+        self.flows[flow].handle = Some(handle);
+        self.by_handle.insert(handle, flow);
+        Ok(())
+    }
+
+    fn begin_what_is_due(&mut self) -> Result<()> {
+        let Some(zero) = self.zero else { return Ok(()) };
+        let now = self.world.now();
+        for flow in 0..self.flows.len() {
+            let each = &self.flows[flow];
+            if each.handle.is_none() && zero + each.plan.start <= now {
+                self.connect(flow)?;
+            }
+        }
+        for flow in 0..self.flows.len() {
+            let each = &self.flows[flow];
+            if let Some(handle) = each.handle
+                && self.ends_before(each)
+                && zero + each.plan.end <= now
+            {
+                self.flows[flow].is_closed = true;
+                self.world.endpoint(End::Client).close(now, handle, 0, "the flow ends");
+                self.world.touch(End::Client);
+            }
+        }
+        while let Some((at, links)) = self.changes.get(self.changed)
+            && zero + *at <= now
+        {
+            self.world.set_links(links);
+            self.changed += 1;
+        }
+        Ok(())
+    }
+
+    fn on_event(&mut self, side: End, handle: ConnectionHandle, event: Event) -> Result<()> {
+        if side == End::Server {
+            return if event == Event::Readable { self.receive(handle) } else { Ok(()) };
+        }
+        let Some(&index) = self.by_handle.get(&handle) else { return Ok(()) };
+        let now = self.world.now();
+        let flow = &mut self.flows[index];
+        match event {
+            Event::Connected => {
+                flow.established = Some(now);
+                if index == 0 {
+                    self.zero = Some(now);
+                }
+            }
+            Event::Writable => flow.is_blocked = false,
+            Event::Closed(_) if flow.is_closed => {}
+            Event::Closed(reason) => bail!("the connection ended early: {reason:?}"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Sends what is due.
+    fn send(&mut self) {
+        let Some(zero) = self.zero else { return };
+        let now = self.world.now();
+        let mut has_sent = false;
+        for (index, flow) in self.flows.iter_mut().enumerate() {
+            let Some(handle) = flow.handle else { continue };
+            if now >= zero + flow.plan.end {
+                continue;
+            }
+            while flow.due().is_some_and(|due| due <= now) {
+                let message = flow.message(index, now);
+                match self.world.endpoint(End::Client).send(now, handle, message) {
+                    Ok(()) => {
+                        has_sent = true;
+                        flow.sent += 1;
+                        if !is_reliable(flow.plan.mode) {
+                            let at = (now - zero).as_secs_f64() as f32;
+                            flow.flown.messages.push((at, false));
+                        }
+                    }
+                    // Its event says when there is room; an end is told by another.
+                    Err(SendError::Blocked(_)) | Err(_) => flow.is_blocked = true,
+                }
+            }
+        }
+        if has_sent {
+            self.world.touch(End::Client);
+        }
+    }
+
+    fn receive(&mut self, handle: ConnectionHandle) -> Result<()> {
+        let now = self.world.now();
+        while let Some(message) = self.world.endpoint(End::Server).recv(now, handle) {
+            let number = |at: usize| {
+                let octets = message.get(at..at + 8).and_then(|octets| octets.try_into().ok());
+                octets.map_or(u64::MAX, u64::from_le_bytes)
+            };
+            let index = usize::try_from(number(0)).unwrap_or(usize::MAX);
+            let Some(flow) = self.flows.get_mut(index) else {
+                bail!("a message arrived that no flow sent");
+            };
+            flow.server = Some(handle);
+            flow.take(number(8), Timestamp::from_nanos(number(16)), now, &message)?;
+        }
+        self.world.touch(End::Server);
+        Ok(())
+    }
+
+    fn look(&mut self, outcome: &mut Outcome) {
+        let now = self.world.now();
+        let at = self.zero.map_or(0.0, |zero| (now - zero).as_secs_f64());
+        for (index, flow) in self.flows.iter_mut().enumerate() {
+            // What is shared counts once.
+            let handle = flow.handle.filter(|_| index == 0 || !self.world.is_line());
+            let sender = handle.and_then(|handle| self.world.sender(handle));
+            // Of a long message counts what could be handed over.
+            let partial = flow
+                .server
+                .filter(|_| is_reliable(flow.plan.mode))
+                .and_then(|handle| self.world.endpoint(End::Server).stats(now, handle))
+                .map(|stats| stats.message_bytes_received);
+            let delivered = partial.unwrap_or(flow.received_bytes);
+            flow.flown.moments.push(Moment { at, delivered, jitter: flow.jitter, sender });
+        }
+        let queues = self.world.queues();
+        outcome.queues.push((at, queues));
+    }
+}
