@@ -65,7 +65,7 @@ fn fuzzed_signalling_ends_no_server() {
         (r#""length":1000"#, r#""length":0"#),
         (r#""bandwidth":1000000"#, r#""bandwidth":18446744073709551615"#),
         (r#""version":3"#, r#""version":1"#),
-        (r#""mode":"brtp""#, r#""mode":"quic""#),
+        (r#""mode":"brtp""#, r#""mode":"pigeon""#),
         (r#""carrier":"bats""#, r#""carrier":"udp""#),
     ] {
         assert!(REQUEST.contains(from));
