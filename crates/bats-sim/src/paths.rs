@@ -111,7 +111,7 @@ impl Paths {
         let two = [link(50.0, 20, 0.0), link(50.0, 20, 0.0)];
         let third = seconds.as_secs() / 3;
         let runs = vec![
-            Self::parallel("one way of 100 Mbit/s, 10 ms", &[fast.clone()]),
+            Self::parallel("one way of 100 Mbit/s, 10 ms", core::slice::from_ref(&fast)),
             Self::parallel("two of 50 Mbit/s, 20 ms", &two),
             Self::parallel(
                 "10:1: 100 Mbit/s, 10 ms and 10 Mbit/s, 100 ms",
