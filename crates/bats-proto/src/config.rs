@@ -112,7 +112,7 @@ pub struct TransportConfig {
     /// window follows the congestion window: at least three bandwidth-delay products, at least
     /// 4 MiB. Progress needs a window of 512 symbols (0.7 MiB at an MTU of 1500), which is used
     /// even if the budget is less, and one message that the peer accepts is taken when nothing else
-    /// is held, however large.
+    /// is held, however large. Repairs that wait to be sent may take a quarter of it beyond.
     pub send_budget: usize,
     /// Memory in bytes for received data that the application has not taken; the credit given to
     /// the peer never promises more. Less than four windows (3 MiB) counts as that.

@@ -206,10 +206,13 @@ impl Connection {
             protection.seal(buffer, start, kind, self.remote_cid, pn, random as u8);
         }
         let size = buffer.len() - start;
+        let awaits_answer = ack_eliciting && !contents.mtu_probe;
         self.sent.on_sent(now, size, ack_eliciting, self.app_limited, contents);
         // Acknowledgements count, too: the octets of a round are those of all packets.
         self.controller.on_sent(now, size as u64, self.sent.bytes_in_flight());
-        if ack_eliciting {
+        // Probes of the MTU are lost as a rule, and many follow each other: they must not put off the
+        // probe time-out of what else is under way.
+        if awaits_answer {
             self.unanswered_since.get_or_insert(now);
             self.arm_probe(now);
         }

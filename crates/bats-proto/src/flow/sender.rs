@@ -25,6 +25,9 @@ const CELL_RTT_SHARE: u32 = 2;
 const UNSENT_SYMBOLS: u64 = 64;
 /// Repairs made and not sent; beyond, top-ups wait for the next report.
 const MAX_QUEUED_REPAIRS: usize = 1_024;
+/// The same as a share of the budget, which they may exceed by that; and a round of top-ups.
+const REPAIR_SHARE: usize = 4;
+const LEAST_QUEUED_REPAIRS: usize = 64;
 /// Payload buffers kept for reuse.
 const MAX_SPARE_BUFFERS: usize = 128;
 /// Symbols that a repair of a thin flow covers.
@@ -396,7 +399,7 @@ impl FlowSender {
     /// Queues `count` columns over the symbols from `first` to `end` of a cell.
     fn make_repairs(&mut self, cell_first: u64, first: u64, end: u64, count: u64, top_up: bool) {
         let first = first.max(self.encoder.first());
-        let mut left = (count as usize).min(MAX_QUEUED_REPAIRS.saturating_sub(self.queue.len()));
+        let mut left = (count as usize).min(self.max_repairs().saturating_sub(self.queue.len()));
         if first >= end {
             return;
         }
@@ -440,6 +443,12 @@ impl FlowSender {
             self.next_batch += 1;
             left -= group;
         }
+    }
+
+    /// Repairs that may wait.
+    fn max_repairs(&self) -> usize {
+        let share = self.budget / REPAIR_SHARE / self.max_symbol_size.max(1);
+        share.clamp(LEAST_QUEUED_REPAIRS, MAX_QUEUED_REPAIRS)
     }
 
     fn cell_of(&self, symbol: u64) -> Option<usize> {

@@ -220,7 +220,10 @@ impl SentPackets {
         if ack_eliciting {
             self.in_flight += size as u64;
             self.eliciting_in_flight += 1;
-            self.last_eliciting_at = now;
+            // What is too large for the path says nothing about whether it is there.
+            if !contents.mtu_probe {
+                self.last_eliciting_at = now;
+            }
         }
         self.packets.push_back(SentPacket {
             sent_at: now,

@@ -196,6 +196,12 @@ impl Plan {
         self.hops.iter().flatten().any(|link| link.corrupt > 0.0) || self.faults.iter().any(fault)
     }
 
+    /// Whether packets may come much later than others.
+    pub fn delays(&self) -> bool {
+        self.faults.iter().any(|fault| matches!(fault.kind, FaultKind::Delay(_)))
+            || self.hops.iter().flatten().any(|link| link.jitter.is_some())
+    }
+
     /// Time after which everything must have finished, once there are no faults any more: what is
     /// left to send at a fifth of what the path carries, ten seconds for what was backed off, and
     /// round trips with full queues for what has to be found out again.
