@@ -53,6 +53,8 @@ fn main() -> ExitCode {
         Ok(console) => console,
         Err(error) => return failed(&error),
     };
+    // A daemon says it itself, not the process that starts it.
+    options.notes.iter().for_each(|note| console.note(note));
     let result = logging::start(&options).and_then(|()| match role {
         Role::Client(host) => client::run(&options, &console, &host),
         _ => server::run(&options, &console),

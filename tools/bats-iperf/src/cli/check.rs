@@ -10,7 +10,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use openbats::{CongestionAlgorithm, Goal, TransportConfig};
 
 use super::{Existing, GoalName, Options, TransportMode};
-use crate::control::Carrier;
+use crate::control::{Carrier, printable};
 
 /// Which side this is.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,13 +21,10 @@ pub(crate) enum Role {
 }
 
 /// Options that mean nothing to a server.
-const CLIENT_ONLY: [&str; 21] = [
-    "time",
+const CLIENT_ONLY: [&str; 16] = [
     "bytes",
     "blockcount",
     "omit",
-    "parallel",
-    "reverse",
     "bidir",
     "bandwidth",
     "length",
@@ -41,11 +38,12 @@ const CLIENT_ONLY: [&str; 21] = [
     "connect_timeout",
     "fingerprint",
     "authorities",
-    "files",
-    "compress",
 ];
+/// Options that a server takes without heed, as the original does: scripts may have them.
+const IDLE_AT_A_SERVER: [&str; 6] = ["mode", "time", "parallel", "reverse", "files", "compress"];
 /// Options that mean nothing to a client.
-const SERVER_ONLY: [&str; 9] = [
+const SERVER_ONLY: [&str; 10] = [
+    "only_mode",
     "directory",
     "existing",
     "overwrite",
@@ -57,7 +55,9 @@ const SERVER_ONLY: [&str; 9] = [
     "key",
 ];
 /// Options that a transfer of files does not know.
-const NOT_WITH_FILES: [&str; 6] = ["time", "bytes", "blockcount", "omit", "bandwidth", "length"];
+const NOT_WITH_FILES: [&str; 4] = ["bytes", "blockcount", "omit", "length"];
+/// Options that a transfer of files takes without heed, as the original does.
+const IDLE_WITH_FILES: [&str; 2] = ["time", "bandwidth"];
 
 /// The options and what they are for.
 ///
@@ -70,9 +70,15 @@ pub(crate) fn parse<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(
     let matches = Options::command().try_get_matches_from(words)?;
     let mut options = Options::from_arg_matches(&matches)?;
     let role = check(&options, &matches)?;
-    let given = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
-    (options.has_interval, options.has_mode) = (given("interval"), given("mode"));
-    if !options.files.is_empty() && !options.has_mode {
+    let given = |id: &str| {
+        matches.try_contains_id(id).is_ok()
+            && matches.value_source(id) == Some(ValueSource::CommandLine)
+    };
+    options.has_interval = given("interval");
+    options.notes = ignored(&options, &role, given);
+    if role == Role::Server {
+        options.forget_the_client();
+    } else if !options.files.is_empty() && !given("mode") {
         options.mode = TransportMode::Brtp;
     }
     check_mode(&options)?;
@@ -91,16 +97,41 @@ fn wrong(text: &str) -> clap::Error {
     Options::command().error(ErrorKind::ArgumentConflict, text)
 }
 
+/// How an option is written.
+fn spelled(id: &str) -> String {
+    let command = Options::command();
+    let argument = command.get_arguments().find(|argument| argument.get_id() == id);
+    let long = argument.and_then(|argument| argument.get_long()).unwrap_or(id);
+    format!("--{long}")
+}
+
+/// Notes on what was given and has no effect.
+fn ignored(options: &Options, role: &Role, given: impl Fn(&str) -> bool) -> Vec<String> {
+    let has_files = !options.files.is_empty();
+    let (idle, why): (&[&str], &str) = match role {
+        Role::Server => (&IDLE_AT_A_SERVER, "the client decides"),
+        Role::Client(_) if has_files => (&IDLE_WITH_FILES, "files are sent whole and at full rate"),
+        Role::Client(_) => (&["compress"], "there are no files (-f)"),
+        Role::Generate(_) => (&[], ""),
+    };
+    let note = |id: &&str| {
+        let command = Options::command();
+        let argument = command.get_arguments().find(|argument| argument.get_id() == *id);
+        let short = argument.and_then(|argument| argument.get_short());
+        let letter = short.map_or_else(|| spelled(id), |letter| format!("-{letter}"));
+        let more = match (*id, role) {
+            ("mode", Role::Server) => "; --only-mode restricts it",
+            _ => "",
+        };
+        format!("note: {letter} is ignored: {why}{more}")
+    };
+    idle.iter().filter(|id| given(id)).map(note).collect()
+}
+
 fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
     let given = |id: &&&str| {
         matches.try_contains_id(id).is_ok()
             && matches.value_source(id) == Some(ValueSource::CommandLine)
-    };
-    let spelled = |id: &str| {
-        let command = Options::command();
-        let argument = command.get_arguments().find(|argument| argument.get_id() == id);
-        let long = argument.and_then(|argument| argument.get_long()).unwrap_or(id);
-        format!("--{long}")
     };
     if let Some(what) = options.generate {
         return Ok(Role::Generate(what));
@@ -114,6 +145,9 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
                 && let Some(id) = NOT_WITH_FILES.iter().find(given)
             {
                 return Err(wrong(&format!("{} means nothing with -f", spelled(id))));
+            }
+            if !options.files.is_empty() && options.reverse {
+                return Err(wrong("-r means nothing with -f: files go to the server"));
             }
             check_client(options)?;
             Ok(Role::Client(host.clone()))
@@ -135,7 +169,8 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
 fn check_mode(options: &Options) -> Result<(), clap::Error> {
     if !options.files.is_empty() && !options.mode.is_reliable() {
         return Err(wrong(
-            "files need all of their data: -f goes with modes 1 (brtp) and 2 (brctp)",
+            "files need all of their data: -f goes with modes 1 (brtp), 2 (brctp), 10 (tcp) and \
+             12 (quic)",
         ));
     }
     if options.deadline.is_some() && options.mode.is_reliable() {
@@ -159,8 +194,8 @@ fn check_mode(options: &Options) -> Result<(), clap::Error> {
             return Err(wrong("the emulated link carries UDP only: no mode 10 with --emulate"));
         }
     }
-    // A server without -m may still get clients of other modes.
-    let is_settled = options.client.is_some() || options.has_mode;
+    // A server without --only-mode may still get clients of other modes.
+    let is_settled = options.client.is_some() || options.only_mode.is_some();
     if is_settled
         && options.mode == TransportMode::Transparent
         && (options.goal.is_some() || options.congestion.is_some())
@@ -228,21 +263,30 @@ impl Options {
         }
     }
 
-    /// The address of `-I`, if it was given.
+    /// The address of `-I`, if it was given, and what is to be said about it. A client goes without
+    /// an interface that there is not.
     ///
     /// # Errors
-    /// There is no such interface, or it has no address of the family asked for.
-    pub(crate) fn local_ip(&self) -> anyhow::Result<Option<IpAddr>> {
-        let Some(name) = &self.interface else { return Ok(None) };
+    /// There is no such interface at a server, or it has no address of the family asked for.
+    pub(crate) fn local_ip(&self) -> anyhow::Result<(Option<IpAddr>, Option<String>)> {
+        let Some(name) = &self.interface else { return Ok((None, None)) };
         if let Ok(address) = name.parse() {
             return match self.fits(address) {
-                true => Ok(Some(address)),
+                true => Ok((Some(address), None)),
                 false => anyhow::bail!("{address} is not of the IP family asked for"),
             };
         }
         let name = if name == "loopback" { "lo" } else { name };
-        let mut addresses: Vec<IpAddr> = nix::ifaddrs::getifaddrs()?
+        let interfaces: Vec<_> = nix::ifaddrs::getifaddrs()?
             .filter(|interface| interface.interface_name == name)
+            .collect();
+        if interfaces.is_empty() && self.client.is_some() {
+            // The original's clients do not look at the name.
+            let note = format!("note: -I is ignored: there is no interface '{}'", printable(name));
+            return Ok((None, Some(note)));
+        }
+        let mut addresses: Vec<IpAddr> = interfaces
+            .into_iter()
             .filter_map(|interface| {
                 let address = interface.address?;
                 let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
@@ -252,9 +296,17 @@ impl Options {
             .collect();
         addresses.sort();
         match addresses.first() {
-            Some(&address) => Ok(Some(address)),
+            Some(&address) => Ok((Some(address), None)),
             None => anyhow::bail!("no interface '{name}' with an address (ip addr lists them)"),
         }
+    }
+
+    /// A server goes by what its clients say, whatever it was given.
+    fn forget_the_client(&mut self) {
+        self.mode = self.only_mode.unwrap_or(TransportMode::Btp);
+        self.files.clear();
+        self.compress = None;
+        self.reverse = false;
     }
 
     /// Names files from the root: a process that leaves its directory would not find them.
@@ -295,7 +347,13 @@ mod tests {
         let command = Options::command();
         let known: Vec<&str> =
             command.get_arguments().map(|argument| argument.get_id().as_str()).collect();
-        for id in CLIENT_ONLY.iter().chain(&SERVER_ONLY).chain(&NOT_WITH_FILES) {
+        for id in CLIENT_ONLY
+            .iter()
+            .chain(&IDLE_AT_A_SERVER)
+            .chain(&SERVER_ONLY)
+            .chain(&NOT_WITH_FILES)
+            .chain(&IDLE_WITH_FILES)
+        {
             assert!(known.contains(id), "{id}");
         }
     }
@@ -341,11 +399,15 @@ mod tests {
             "",
             "-s -c host",
             "-s -b 5",
-            "-s -r",
-            "-s -P 2",
-            "-s -f a",
-            "-s -t 5",
             "-s --latency",
+            "-s --bidir",
+            "-s -f a -n 5",
+            "-c host --only-mode 1",
+            "-s --only-mode 7",
+            "-s -m 7",
+            "-c host -f a --length 100",
+            "-c host -f a -O 1",
+            "-c host -f a -n 5",
             "-c host -p 0",
             "-c host -p 70000",
             "-c host -m 7",
@@ -363,16 +425,15 @@ mod tests {
             "-c host -f",
             "-c host -f a -r",
             "-c host -f a --bidir",
-            "-c host -f a -b 5",
-            "-c host -f a -t 5",
-            "-c host -C",
             "-c host -f a --compress=density",
             "-c host -D",
             "-s -D -d",
             "-s --detached",
             "-c host -m 3 --goal latency",
             "-c host -m 3 --congestion bbr",
-            "-s -m 3 --congestion bbr",
+            "-s --only-mode 3 --congestion bbr",
+            "-s --only-mode tcp --congestion bbr",
+            "-s --only-mode quic --goal latency",
             "-s --certificate c",
             "--unknown",
             "-c host -r --bidir",
@@ -419,16 +480,75 @@ mod tests {
         assert_eq!(mode("-c host -m 3"), TransportMode::Transparent);
     }
 
+    /// What the original takes without heed.
+    #[test]
+    fn scripts_for_the_original_run_with_notes() {
+        for (words, letters) in [
+            ("-s -t 5", &["-t"][..]),
+            ("-s -P 2", &["-P"]),
+            ("-s -r", &["-r"]),
+            ("-s -R", &["-r"]),
+            ("-s -C", &["-C"]),
+            ("-s -f a b", &["-f"]),
+            ("-s -f a -r -C", &["-r", "-f", "-C"]),
+            ("-s -m 1", &["-m"]),
+            ("-s -m 0 -f a", &["-m", "-f"]),
+            ("-s -m 3 --congestion bbr", &["-m"]),
+            ("-s -m 3 --only-mode 1 --congestion bbr", &["-m"]),
+            ("-s -i 2", &[]),
+            ("-s -I lo -p 6000 -m 2 -t 10 -i 1 -P 4 -r -d -T", &["-m", "-t", "-P", "-r"]),
+            ("-c h -f a -t 5", &["-t"]),
+            ("-c h -f a -b 5", &["-b"]),
+            ("-c h -f a -b 5 -t 5 -C", &["-t", "-b"]),
+            ("-c h -C", &["-C"]),
+            ("-c h --compress=lz4", &["-C"]),
+            ("-c h -t 5 -b 5 -P 2 -r -m 1", &[]),
+        ] {
+            let line = format!("bats_iperf {words}");
+            let (options, role) =
+                parse(line.split_whitespace()).unwrap_or_else(|error| panic!("{line}: {error}"));
+            let found: Vec<&str> = options
+                .notes
+                .iter()
+                .map(|note| note.strip_prefix("note: ").unwrap().split(' ').next().unwrap())
+                .collect();
+            assert_eq!(found, letters, "{line}");
+            if role == Role::Server {
+                assert!(options.files.is_empty() && options.compress.is_none(), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_has_the_modes_that_it_is_restricted_to() {
+        let modes = |words: &str| {
+            let line = format!("bats_iperf -s {words}");
+            let options = parse(line.split_whitespace()).unwrap().0;
+            (options.only_mode, options.mode)
+        };
+        assert_eq!(modes("-m 3"), (None, TransportMode::Btp));
+        assert_eq!(modes("-m 3 --only-mode 2").0, Some(TransportMode::Brctp));
+        assert_eq!(modes("--only-mode quic"), (Some(TransportMode::Quic), TransportMode::Quic));
+    }
+
     #[test]
     fn interfaces_have_addresses() {
         let ip = |words: &str| {
             let line = format!("bats_iperf -s {words}");
-            parse(line.split_whitespace()).unwrap().0.local_ip()
+            Ok::<_, anyhow::Error>(parse(line.split_whitespace()).unwrap().0.local_ip()?.0)
         };
         assert_eq!(ip("-I lo").unwrap(), Some([127, 0, 0, 1].into()));
         assert_eq!(ip("-I loopback").unwrap(), Some([127, 0, 0, 1].into()));
         assert_eq!(ip("-B ::1").unwrap(), Some("::1".parse().unwrap()));
         assert!(ip("-I ::1 -4").is_err());
         assert!(ip("-I nosuch0").unwrap_err().to_string().contains("nosuch0"));
+        let client = |words: &str| {
+            let line = format!("bats_iperf -c host {words}");
+            parse(line.split_whitespace()).unwrap().0.local_ip()
+        };
+        assert_eq!(client("-I lo").unwrap(), (Some([127, 0, 0, 1].into()), None));
+        let (ip, note) = client("-I nosuch0").unwrap();
+        assert!(ip.is_none() && note.unwrap().contains("nosuch0"));
+        assert!(client("-I ::1 -4").is_err());
     }
 }

@@ -43,9 +43,10 @@ pub(crate) struct Options {
     #[arg(short, long, default_value_t = 5201, value_parser = clap::value_parser!(u16).range(2..))]
     pub(crate) port: u16,
 
-    /// Transport mode by number or name: 0 btp, 1 brtp, 2 brctp, 3 transparent, 10 tcp, 11 udp,
-    /// 12 quic. Of these btp, brtp and transparent are available yet. Files go by brtp, also without
-    /// this option. A server takes the client's mode; with this option it takes no other.
+    /// Transport mode by number or name: 0 btp, 1 brtp, 2 brctp, 3 transparent, 10 tcp, 12 quic.
+    /// Mode 11, plain UDP, is there for comparison: --baseline udp. Files go by brtp without this
+    /// option and by brtp, brctp, tcp and quic with it. A server takes the client's mode and ignores
+    /// this option; see --only-mode.
     #[arg(short, long, default_value = "btp", value_parser = mode::parse)]
     pub(crate) mode: TransportMode,
 
@@ -243,16 +244,20 @@ pub(crate) struct Options {
     /// name. What was interrupted goes on where it stopped. FILE.sha256sum beside a file travels
     /// along and is checked.
     #[arg(short, long, value_name = "FILE", num_args = 1.., action = ArgAction::Append,
-          conflicts_with_all = ["reverse", "bidir"], help_heading = CLIENT)]
+          conflicts_with = "bidir", help_heading = CLIENT)]
     pub(crate) files: Vec<PathBuf>,
 
     /// Compress files on their way with zstd (smaller) or lz4 (less work); zstd if it is not said.
     #[arg(short = 'C', long, value_name = "METHOD", num_args = 0..=1, require_equals = true,
           default_missing_value = "zstd", value_parser = mode::parse_compression,
-          requires = "files", help_heading = CLIENT)]
+          help_heading = CLIENT)]
     pub(crate) compress: Option<Compression>,
 
     // Server ----------------------------------------------------------------------------------
+    /// Take clients of this transport mode only, by number or name as with -m.
+    #[arg(long, value_name = "MODE", value_parser = mode::parse, help_heading = SERVER)]
+    pub(crate) only_mode: Option<TransportMode>,
+
     /// Where received files go.
     #[arg(long, value_name = "DIRECTORY", default_value = ".", help_heading = SERVER)]
     pub(crate) directory: PathBuf,
@@ -299,9 +304,9 @@ pub(crate) struct Options {
     #[arg(skip)]
     pub(crate) has_interval: bool,
 
-    /// The mode was on the command line.
+    /// What is to be said about options that have no effect.
     #[arg(skip)]
-    pub(crate) has_mode: bool,
+    pub(crate) notes: Vec<String>,
 }
 
 const CLIENT: &str = "Client";

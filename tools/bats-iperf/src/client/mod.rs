@@ -45,7 +45,10 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
     // As in a URL: [::1].
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let set = files::collect(options)?;
-    let local_ip = options.local_ip()?;
+    let (local_ip, note) = options.local_ip()?;
+    if let Some(note) = note {
+        console.note(&note);
+    }
     let remote = resolve(options, host, local_ip)?;
     if let Some(path) = &options.report {
         // Better now than after the test.

@@ -26,8 +26,10 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
         let own = control::VERSION;
         return Err(format!("this server speaks version {own}, not {}", request.version));
     }
-    if options.has_mode && request.mode != options.mode {
-        return Err(format!("this server takes mode {} only", options.mode.name()));
+    if let Some(mode) = options.only_mode
+        && request.mode != mode
+    {
+        return Err(format!("this server takes mode {} only", mode.name()));
     }
     if !(1..=MAX_STREAMS).contains(&request.streams) {
         return Err(format!("1 to {MAX_STREAMS} streams are possible"));
@@ -39,7 +41,7 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
                 return Err("files go over OpenBATS only".into());
             }
             if !request.mode.is_reliable() {
-                return Err("files go by modes BRTP and BRCTP only".into());
+                return Err("files go by modes BRTP, BRCTP, TCP+TLS and QUIC only".into());
             }
             if !(1..=MAX_FILES).contains(count) {
                 return Err(format!("1 to {MAX_FILES} files are possible"));
@@ -148,6 +150,17 @@ mod tests {
         assert!(check(&files(1, Carrier::Tcp), &options).is_err());
         let lossy = Request { mode: TransportMode::Btp, ..files(1, Carrier::Bats) };
         assert!(check(&lossy, &options).is_err());
+        for mode in [TransportMode::Brctp, TransportMode::Tcp, TransportMode::Quic] {
+            assert_eq!(check(&Request { mode, ..files(1, Carrier::Bats) }, &options), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_mode_is_refused_where_another_is_the_only_one() {
+        let brctp = request(|request, _| request.mode = TransportMode::Brctp);
+        assert_eq!(check(&brctp, &options("-m 1")), Ok(()));
+        assert_eq!(check(&brctp, &options("--only-mode 2")), Ok(()));
+        assert!(check(&brctp, &options("--only-mode 1")).unwrap_err().contains("BRTP only"));
     }
 
     #[test]

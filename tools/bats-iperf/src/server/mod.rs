@@ -42,11 +42,10 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
     if !options.directory.is_dir() {
         bail!("--directory {}: there is no such directory", options.directory.display());
     }
-    let ip = options.local_ip()?;
+    let (ip, _) = options.local_ip()?;
     let (port, reliable) = (options.port - 1, [TransportMode::Brtp]);
     let signalling = listen(options, ip, port, &identity, (control::transport(), &reliable))?;
-    let own = [options.mode];
-    let modes = if options.has_mode { &own[..] } else { &TransportMode::ALL };
+    let modes = options.only_mode.as_ref().map_or(&TransportMode::ALL[..], std::slice::from_ref);
     let data = listen(options, ip, options.port, &identity, (options.transport(), modes))?;
     signals::watch(vec![signalling.clone(), data.clone()], console.clone())?;
     let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;

@@ -110,9 +110,19 @@ fn a_deadline_decides_what_is_sent() {
 }
 
 #[test]
-fn the_default_is_btp_and_a_server_may_insist_on_a_mode() {
+fn a_server_takes_any_mode_or_the_only_one_that_it_was_told() {
+    // As with the original, -m decides nothing at a server.
     let port = free_port();
-    let _server = Server::start(port, &["-m", "3"]);
+    let server = Server::start(port, &["-m", "3"]);
+    assert_eq!(server.notes().filter(|note| note.contains("-m is ignored")).count(), 1);
+    for mode in ["0", "1"] {
+        let output = client(port, &["-m", mode, "-t", "0.3", "-b", "5"]);
+        assert!(output.status.success(), "{mode}: {}", text(&output.stderr));
+    }
+    drop(server);
+    let port = free_port();
+    let server = Server::start(port, &["--only-mode", "3"]);
+    assert_eq!(server.notes().count(), 0);
     let output = client(port, &["-m", "0", "-t", "0.3", "-b", "5"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("mode TRANSPARENT only"), "{}", text(&output.stderr));

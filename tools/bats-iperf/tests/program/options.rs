@@ -193,11 +193,40 @@ fn an_idle_server_ends() {
 #[test]
 fn a_server_may_limit_what_is_asked_for() {
     let port = free_port();
-    let _server = Server::start(port, &["--server-bitrate-limit", "5M", "-m", "brtp"]);
+    let _server = Server::start(port, &["--server-bitrate-limit", "5M", "--only-mode", "brtp"]);
     let refused = client(port, &["-t", "0.3"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("-b"), "{}", text(&refused.stderr));
     assert!(client(port, &["-t", "0.3", "-b", "2M", "-P", "2"]).status.success());
+}
+
+/// What the original takes and does not heed, end to end.
+#[test]
+fn lines_for_the_original_run_and_say_what_they_ignore() {
+    let scratch = Scratch::new("original");
+    let port = free_port();
+    let line = ["-m", "1", "-t", "10", "-P", "2", "-r", "-C", "-f", "nothing"];
+    let server = Server::start(
+        port,
+        &[&line[..], &["-i", "1", "--directory", &scratch.path("in")]].concat(),
+    );
+    assert_eq!(server.notes().count(), 6);
+    let run = |options: &[&str], letters: &[&str]| {
+        let output = client(port, options);
+        let notes = text(&output.stderr);
+        assert!(output.status.success(), "{options:?}: {notes}");
+        let said = notes.lines().filter(|line| line.contains("is ignored")).count();
+        assert_eq!(said, letters.len(), "{notes}");
+        for letter in letters {
+            assert!(notes.contains(&format!("note: {letter} is ignored")), "{letter}: {notes}");
+        }
+        serde_json::from_slice::<Value>(&output.stdout).expect("notes are not in the document");
+    };
+    run(&["-C", "-I", "nosuch0", "-t", "0.3", "-b", "1M", "-J"], &["-C", "-I"]);
+    let file = scratch.path("a");
+    fs::write(&file, "content").unwrap();
+    run(&["-t", "5", "-b", "5", "-J", "-f", &file], &["-t", "-b"]);
+    assert_eq!(fs::read(scratch.path("in/a")).unwrap(), b"content");
 }
 
 #[test]

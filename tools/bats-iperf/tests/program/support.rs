@@ -60,6 +60,11 @@ impl Server {
         self.lines.last().unwrap().rsplit(' ').next().unwrap()
     }
 
+    /// What it said about its command line.
+    pub(crate) fn notes(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(String::as_str).filter(|line| line.starts_with("note: "))
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
