@@ -1,5 +1,5 @@
 //! The report as JSON: the keys of iperf3 where it has them, and some of our own. The shapes are
-//! published in `schema/report.schema.json`.
+//! published in `schema/bats_iperf.schema.json`.
 
 use serde_json::{Value, json};
 

@@ -27,6 +27,9 @@ struct Line {
     word: &'static str,
 }
 
+/// Where the columns of `-V` begin.
+const BESIDE: usize = 103;
+
 /// First lines of every run.
 pub(crate) fn banner() -> [String; 3] {
     let system = nix::sys::utsname::uname().map_or_else(
@@ -62,7 +65,7 @@ pub(crate) fn header(sides: &[Side], verbose: bool) -> String {
     match verbose {
         false => columns,
         true => format!(
-            "{columns}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14} {:>8} {:>11}",
+            "{columns:<BESIDE$}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14} {:>8} {:>11}",
             "Loss", "Residual", "Redundancy", "Waste", "RTT", "Cwnd", "Expired", "Repair"
         ),
     }
@@ -112,7 +115,7 @@ impl Line {
                 None => "-".into(),
             };
             text = format!(
-                "{text:<103}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14} {:>8} {:>11}",
+                "{text:<BESIDE$}  {:>8} {:>8} {:>10} {:>7} {:>11} {:>14} {:>8} {:>11}",
                 column(coding.loss),
                 column(coding.residual),
                 column(coding.redundancy),
@@ -393,10 +396,44 @@ mod tests {
 
     #[test]
     fn verbose_lines_have_as_many_columns_as_their_header() {
+        /// Where each column ends; a unit stands a blank behind its figure.
+        fn columns(line: &str) -> Vec<usize> {
+            let octets = line.as_bytes();
+            let ends = |&place: &usize| {
+                octets[place] != b' ' && octets.get(place + 1).is_none_or(|next| *next == b' ')
+            };
+            let has_unit = |end: usize| {
+                [" ms", " MBytes"].iter().any(|unit| line[end + 1..].starts_with(unit))
+            };
+            (BESIDE..line.len()).filter(ends).filter(|&end| !has_unit(end)).collect()
+        }
+        let coding = Coding {
+            loss: Some(5.0),
+            residual: Some(0.25),
+            redundancy: Some(7.5),
+            waste: None,
+            rtt_us: Some(20_500),
+            cwnd: Some(123_450_000),
+            expired: Some(42),
+            repair_us: Some(1_500.0),
+        };
+        let gained = Reading { bytes: 100_000_000, messages: 1_526, ..Reading::default() };
+        for sides in [vec![Side::Sender], vec![Side::Sender, Side::Receiver]] {
+            let header = header(&sides, true);
+            assert_eq!(columns(&header).len(), 8, "{header}");
+            for coding in [coding, Coding::between(&[], &[])] {
+                let role = role(&sides, sides[0], true);
+                let (subject, word) = (Subject::Stream(0), "receiver");
+                let line =
+                    Line { subject, role, from: 0.0, to: 1.0, gained, coding: Some(coding), word };
+                let line = line.text();
+                assert_eq!(columns(&line), columns(&header), "\n{header}\n{line}");
+            }
+        }
         let outcome = outcome(vec![Side::Sender]);
         let lines = summary(&outcome, None, true);
-        assert!(lines[0].contains("sender") && lines[0].matches('-').count() >= 4, "{lines:?}");
+        assert_eq!(columns(&lines[0]), columns(&header(&outcome.sides, true)), "{lines:?}");
+        assert!(lines[0].contains("sender"), "{lines:?}");
         assert!(lines[1].starts_with("CPU Utilization: local/sender"), "{lines:?}");
-        assert!(header(&outcome.sides, true).ends_with("Repair"));
     }
 }
