@@ -146,7 +146,7 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
                     {
                         reporter.report(clock.elapsed());
                     }
-                    next += plan.interval;
+                    next = following(plan.interval, clock.elapsed());
                 }
             }
         }
@@ -190,6 +190,14 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
             round_trip: round_trip.percentiles(0),
         },
     }
+}
+
+/// When the next report is due: at a whole number of intervals, at least half of one from now. A
+/// process that stood still leaves out what it has missed.
+fn following(interval: Duration, now: Duration) -> Duration {
+    let soonest = now.saturating_add(interval / 2).as_nanos();
+    let periods = soonest.div_ceil(interval.as_nanos().max(1));
+    interval.saturating_mul(u32::try_from(periods).unwrap_or(u32::MAX))
 }
 
 fn stream(
@@ -302,5 +310,41 @@ impl<'a> Reporter<'a> {
         if gained && end.saturating_sub(self.last_at) > self.plan.interval / 20 {
             self.report(end);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standstill_makes_one_long_interval_and_no_short_ones() {
+        let ms = Duration::from_millis;
+        for interval in [ms(100), ms(300), ms(1_000)] {
+            // Every eleventh report comes late, by anything from nothing to more than four intervals.
+            for late in (0..=1_350).step_by(15).map(|percent| interval * percent / 300) {
+                let (mut last, mut next) = (Duration::ZERO, interval);
+                for report in 0..40 {
+                    let now =
+                        next + if report % 11 == 5 { late } else { Duration::from_micros(60) };
+                    assert!(now - last >= interval / 2, "{interval:?} {late:?}: {last:?} {now:?}");
+                    (last, next) = (now, following(interval, now));
+                    assert!(next - now <= interval * 3 / 2, "{interval:?} {late:?}: {next:?}");
+                    assert!((next.as_nanos() % interval.as_nanos()) == 0, "{next:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn reports_that_are_in_time_leave_nothing_out() {
+        let interval = Duration::from_millis(100);
+        for number in 1..1_000 {
+            let now = interval * number + Duration::from_micros(number.into());
+            assert_eq!(following(interval, now), interval * (number + 1));
+        }
+        let ages = Duration::from_secs(u64::MAX);
+        assert!(following(interval, ages) >= interval, "and nothing overflows");
+        assert_eq!(following(Duration::ZERO, interval), Duration::ZERO);
     }
 }

@@ -182,6 +182,36 @@ fn a_sender_that_stands_still_is_given_up() {
 }
 
 #[test]
+fn a_client_that_stood_still_prints_one_long_interval_and_no_burst() {
+    let port = free_port();
+    let _server = Server::start(port, &[]);
+    let client = Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-m", "1", "-J"])
+        .args(["-t", "2.5", "-b", "5M", "-i", "0.2"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(900));
+    signal("STOP", client.id());
+    std::thread::sleep(std::time::Duration::from_millis(1_000));
+    signal("CONT", client.id());
+    let output = client.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stdout));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut lengths: Vec<f64> = report["intervals"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|interval| interval["sum"]["seconds"].as_f64().unwrap())
+        .collect();
+    // What was left at the end.
+    lengths.pop();
+    assert!(lengths.iter().any(|&seconds| seconds > 0.9), "it stood still: {lengths:?}");
+    assert!(lengths.iter().all(|&seconds| seconds >= 0.0999), "{lengths:?}");
+}
+
+#[test]
 fn an_idle_server_ends() {
     let port = free_port();
     let (code, _) = Server::start(port, &["--idle-timeout", "300ms"]).finish();
