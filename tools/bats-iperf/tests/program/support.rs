@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::UdpSocket;
+use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -14,9 +14,14 @@ pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     for _ in 0..1_000 {
         let step = NEXT.fetch_add(2, Ordering::Relaxed);
-        let base = 20_000 + (std::process::id() % 5_000) as u16 * 4;
+        // Below the ports that the system hands out by itself.
+        let base = 10_000 + (std::process::id() % 5_000) as u16 * 4;
         let port = base.wrapping_add(step).clamp(10_000, 60_000);
-        let free = |port: u16| UdpSocket::bind(("127.0.0.1", port)).is_ok();
+        // A server listens on both.
+        let free = |port: u16| {
+            UdpSocket::bind(("127.0.0.1", port)).is_ok()
+                && TcpListener::bind(("127.0.0.1", port)).is_ok()
+        };
         if free(port - 1) && free(port) {
             return port;
         }
