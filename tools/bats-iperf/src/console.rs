@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::cli::Options;
 use crate::clock::Clock;
 use crate::control::{MAX_OUTPUT, printable};
+use crate::excerpt::{self, Lines};
 use crate::sentence;
 
 /// What is written to standard output.
@@ -179,7 +180,7 @@ pub(crate) struct Output {
     console: Arc<Console>,
     title: Option<String>,
     /// What the other side wants to have.
-    copy: Option<Mutex<String>>,
+    copy: Option<Mutex<Lines>>,
     /// ... as JSON.
     copies_json: bool,
     has_events: bool,
@@ -236,11 +237,8 @@ impl Output {
     }
 
     fn keep(&self, text: &str) {
-        if let Some(Ok(mut copy)) = self.copy.as_ref().map(Mutex::lock)
-            && copy.len() + text.len() < MAX_OUTPUT
-        {
-            copy.push_str(text);
-            copy.push('\n');
+        if let Some(Ok(mut copy)) = self.copy.as_ref().map(Mutex::lock) {
+            copy.push(text, MAX_OUTPUT);
         }
     }
 
@@ -264,7 +262,7 @@ impl Output {
             document["extra_data"] = extra.as_str().into();
         }
         if self.copies_json {
-            self.keep(&document.to_string());
+            self.keep(&excerpt::document(document, MAX_OUTPUT - 1_000));
         }
         if self.console.format == Format::Document {
             self.console.has_document.store(true, Ordering::Release);
@@ -279,6 +277,9 @@ impl Output {
                 Ok(value) => ("server_output_json", value),
                 Err(_) => ("server_output_text", text.into()),
             };
+            if let Some(words) = excerpt::lacks(&value) {
+                self.note(&words);
+            }
             self.event(key, || value.clone());
             document[key] = value;
         } else {
@@ -291,6 +292,6 @@ impl Output {
     /// The report so far, for the other side.
     pub(crate) fn copied(&self) -> String {
         let copy = self.copy.as_ref().and_then(|copy| copy.lock().ok());
-        copy.map(|copy| copy.clone()).unwrap_or_default()
+        copy.map(|copy| copy.whole()).unwrap_or_default()
     }
 }

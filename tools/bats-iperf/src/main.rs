@@ -8,6 +8,7 @@ mod clock;
 mod console;
 mod control;
 mod emulator;
+mod excerpt;
 mod files;
 mod generate;
 mod latency;

@@ -34,3 +34,23 @@ fn a_hundred_and_twenty_eight_streams_have_a_sum() {
     assert_eq!((lines("receiver"), lines("sender")), (129, 129), "{text}");
     assert!(text.lines().any(|line| line.starts_with("[128]")), "{text}");
 }
+
+/// 128 streams, ten times a second, are more than a server sends.
+#[test]
+fn a_servers_report_that_is_too_long_comes_without_its_last_intervals() {
+    let port = free_port();
+    let server = Server::start(port, &["-1"]);
+    // It says more than a pipe holds: someone must read that meanwhile.
+    let server = std::thread::spawn(move || server.finish());
+    let options = ["-P", "128", "-b", "50k", "-t", "5", "-i", "0.1", "--get-server-output", "-J"];
+    let output = client(port, &options);
+    let errors = text(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(server.join().unwrap().0, 0);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let far = &report["server_output_json"];
+    assert!(!far["intervals"].as_array().unwrap().is_empty());
+    let left_out = far["intervals_left_out"].as_u64().unwrap();
+    assert!(left_out > 0 && far["end"]["sum_received"].is_object());
+    assert!(errors.contains(&format!("leaves out {left_out} of its intervals")), "{errors}");
+}

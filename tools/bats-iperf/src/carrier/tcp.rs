@@ -18,6 +18,8 @@ use crate::signals;
 /// Octets of one read.
 const READ: usize = 256 << 10;
 const LENGTH: usize = 4;
+/// How long one who connects may take to say which stream it is.
+const GREETING: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct Pipe {
@@ -104,6 +106,29 @@ impl Pipe {
                 Err(error) => return Err(error).context("cannot receive over TCP"),
             }
         }
+    }
+
+    /// The first message, and not an octet more: who it is from is not known before.
+    fn greeting(&self, limit: Duration) -> Result<Hello> {
+        let clock = Clock::start();
+        let length = u32::try_from(HELLO_LENGTH).context("a hello is short")?.to_be_bytes();
+        let mut octets = [0; LENGTH + HELLO_LENGTH];
+        let mut count = 0;
+        while count < octets.len() {
+            if clock.elapsed() >= limit || signals::requested() {
+                bail!("no greeting came");
+            }
+            match (&self.stream).read(&mut octets[count..]) {
+                Ok(0) => bail!("the TCP connection ended before its greeting"),
+                Ok(more) => count += more,
+                Err(error) if is_pause(&error) => {}
+                Err(error) => return Err(error).context("cannot receive over TCP"),
+            }
+            if count >= LENGTH && octets[..LENGTH] != length {
+                bail!("this is no greeting");
+            }
+        }
+        Hello::decode(&octets[LENGTH..]).context("this is no greeting")
     }
 
     /// The peer closes its direction when it has read the end of ours.
@@ -195,30 +220,24 @@ impl Listener {
         let mut patience = Gathering::start();
         let mut gathered = std::collections::BTreeMap::new();
         while gathered.len() < usize::from(count) {
+            // Strangers, too, use the time up.
+            let left = patience.left();
+            if left.is_zero() || signals::requested() {
+                bail!("{} of {count} TCP streams came", gathered.len());
+            }
             match self.0.accept() {
                 Ok((stream, _)) => {
-                    let pipe = Pipe::new(stream)?;
                     // A stranger must not end the test of those who were invited.
-                    let Ok(Received::Message(hello)) = pipe.recv(Duration::from_secs(2)) else {
-                        continue;
-                    };
-                    match Some(&hello[..])
-                        .filter(|x| x.len() == HELLO_LENGTH)
-                        .and_then(Hello::decode)
-                    {
-                        Some(hello) if hello.test == test && hello.stream < count => {
+                    let Ok(pipe) = Pipe::new(stream) else { continue };
+                    match pipe.greeting(left.min(GREETING)) {
+                        Ok(hello) if hello.test == test && hello.stream < count => {
                             gathered.insert(hello.stream, pipe);
                             patience.progress();
                         }
                         _ => {}
                     }
                 }
-                Err(error) if is_pause(&error) => {
-                    if patience.left().is_zero() || signals::requested() {
-                        bail!("{} of {count} TCP streams came", gathered.len());
-                    }
-                    std::thread::sleep(Duration::from_millis(5));
-                }
+                Err(error) if is_pause(&error) => std::thread::sleep(Duration::from_millis(5)),
                 Err(error) => return Err(error).context("cannot accept TCP connections"),
             }
         }
@@ -262,6 +281,27 @@ mod tests {
             assert_eq!(far.recv(PATIENCE).unwrap(), Received::End);
             far.finish(PATIENCE).unwrap();
         });
+    }
+
+    #[test]
+    fn a_greeting_is_all_that_is_read_of_a_stranger() {
+        let (near, far) = pair();
+        let limit = Duration::from_millis(300);
+        let began = |octets: &[u8]| {
+            (&near.stream).write_all(octets).unwrap();
+            far.greeting(limit)
+        };
+        let hello = Hello { test: 5, stream: 3 };
+        let greeting = [&[0, 0, 0, 16][..], &hello.encode()].concat();
+        // What follows it stays where it is.
+        assert_eq!(began(&[&greeting[..], &[0, 0, 0, 1, 7]].concat()).unwrap(), hello);
+        assert_eq!(far.recv(PATIENCE).unwrap(), Received::Message(vec![7].into()));
+        assert!(began(&[&[0, 0, 0, 16][..], &[b'x'; 16]].concat()).is_err(), "no hello");
+        assert!(began(&greeting[..19]).unwrap_err().to_string().contains("no greeting came"));
+        assert_eq!(began(&greeting[19..]).unwrap_err().to_string(), "no greeting came");
+        // A message of another length is not waited for.
+        let error = began(&[0xff; 200]).unwrap_err().to_string();
+        assert_eq!(error, "this is no greeting");
     }
 
     #[test]

@@ -183,8 +183,9 @@ impl Listener {
         self.0.iter().map(|socket| Ok(socket.local_addr()?.port())).collect()
     }
 
-    /// The test's streams, in order.
-    pub(crate) fn gather(self, test: u64) -> Result<Vec<Pipe>> {
+    /// The test's streams, in order. What does not come from the client's own address is not
+    /// answered: a client could name the address of another, whom the test would then hit.
+    pub(crate) fn gather(self, test: u64, client: IpAddr) -> Result<Vec<Pipe>> {
         let mut patience = Gathering::start();
         let count = self.0.len();
         let mut pipes = Vec::new();
@@ -194,7 +195,12 @@ impl Listener {
             let mut buffer = [0; 64];
             let peer = loop {
                 match socket.recv_from(&mut buffer) {
-                    Ok((count, peer)) if buffer[..count] == hello => break peer,
+                    Ok((count, peer))
+                        if buffer[..count] == hello
+                            && peer.ip().to_canonical() == client.to_canonical() =>
+                    {
+                        break peer;
+                    }
                     Ok(_) => {}
                     Err(error) if is_pause(&error) => {}
                     Err(error) => return Err(error).context("cannot receive over UDP"),
@@ -225,7 +231,7 @@ mod tests {
             let client = scope.spawn(|| {
                 connect(Some([127, 0, 0, 1].into()), remote, Hello { test: 9, stream: 0 }, PATIENCE)
             });
-            let server = listener.gather(9).unwrap().remove(0);
+            let server = listener.gather(9, [127, 0, 0, 1].into()).unwrap().remove(0);
             let client = client.join().unwrap().unwrap();
             assert!(client.send(&Bytes::from_static(b"abc"), PATIENCE).unwrap());
             assert_eq!(server.recv(PATIENCE).unwrap(), Received::Message("abc".into()));
@@ -238,6 +244,25 @@ mod tests {
             client.finish().unwrap();
             receiving.join().unwrap();
         });
+    }
+
+    #[test]
+    fn only_the_clients_own_address_is_answered() {
+        let listener = Listener::bind([127, 0, 0, 1].into(), 1).unwrap();
+        let remote = SocketAddr::from(([127, 0, 0, 1], listener.ports().unwrap()[0]));
+        let hello = Hello { test: 9, stream: 0 };
+        // It comes first, with all that a stream needs to know.
+        let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
+        stranger.send_to(&hello.encode(), remote).unwrap();
+        std::thread::scope(|scope| {
+            let client =
+                scope.spawn(|| connect(Some([127, 0, 0, 1].into()), remote, hello, PATIENCE));
+            let server = listener.gather(9, [127, 0, 0, 1].into()).unwrap().remove(0);
+            let client = client.join().unwrap().unwrap();
+            assert_eq!(server.addresses().1, client.addresses().0);
+        });
+        stranger.set_nonblocking(true).unwrap();
+        assert!(is_pause(&stranger.recv(&mut [0; 64]).unwrap_err()));
     }
 
     #[test]

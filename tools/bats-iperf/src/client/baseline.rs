@@ -56,8 +56,45 @@ pub(super) fn rate_of_a_stream(run: &Run) -> u64 {
     (best / streams).clamp(1e5, 1e12) as u64
 }
 
-/// The runs side by side.
-pub(super) fn table(runs: &[&Run]) -> Vec<String> {
+/// A run over one of the kernel's carriers, or why it came to nothing.
+pub(super) struct Baseline {
+    pub(super) carrier: Carrier,
+    pub(super) outcome: Result<Run, String>,
+}
+
+impl Baseline {
+    /// What went wrong in its own words.
+    fn own_error(&self) -> Option<String> {
+        match &self.outcome {
+            Ok(run) => run.error(),
+            Err(error) => Some(error.clone()),
+        }
+    }
+
+    /// What went wrong and in which baseline.
+    pub(super) fn error(&self) -> Option<String> {
+        Some(format!("baseline {}: {}", name(self.carrier), self.own_error()?))
+    }
+
+    /// Its part of the document.
+    pub(super) fn document(&self) -> Value {
+        let mut value = json!({ "protocol": name(self.carrier) });
+        if let Ok(run) = &self.outcome {
+            let mut document = json::document(&run.about, &run.outcome, run.remote.as_ref());
+            value["intervals"] = document["intervals"].take();
+            value["end"] = document["end"].take();
+        }
+        if let Some(error) = self.own_error() {
+            value["error"] = error.into();
+        }
+        value
+    }
+}
+
+/// The test and the baselines that came about, side by side.
+pub(super) fn table(test: &Run, baselines: &[Baseline]) -> Vec<String> {
+    let baselines = baselines.iter().filter_map(|baseline| baseline.outcome.as_ref().ok());
+    let runs: Vec<&Run> = std::iter::once(test).chain(baselines).collect();
     let mut lines = vec![
         String::new(),
         format!(
@@ -65,7 +102,7 @@ pub(super) fn table(runs: &[&Run]) -> Vec<String> {
             "Carrier", "Direction", "Received", "Ratio", "Lost", "CPU local", "CPU remote"
         ),
     ];
-    let first = runs.first().map(|run| arrived(run)).unwrap_or_default();
+    let first = arrived(test);
     for run in runs {
         for (place, (direction, found)) in arrived(run).into_iter().enumerate() {
             let reference = first.get(place).map_or(0.0, |(_, first)| first.bits_per_second);
@@ -84,14 +121,4 @@ pub(super) fn table(runs: &[&Run]) -> Vec<String> {
         }
     }
     lines
-}
-
-/// A baseline's part of the document.
-pub(super) fn document(run: &Run) -> Value {
-    let document = json::document(&run.about, &run.outcome, run.remote.as_ref());
-    json!({
-        "protocol": protocol(&run.about.request),
-        "intervals": document["intervals"],
-        "end": document["end"],
-    })
 }

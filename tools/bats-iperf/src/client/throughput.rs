@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use openbats::Connection;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::Client;
+use super::baseline::{self, Baseline};
 use super::session::receive_summary;
-use super::{Client, baseline};
 use crate::carrier::udp;
 use crate::console::Output;
 use crate::control::{
@@ -18,6 +19,7 @@ use crate::report::json::{self, About};
 use crate::report::{html, text};
 use crate::sender::{self, Pace};
 use crate::sentence;
+use crate::signals;
 use crate::test::{self, Outcome, Plan};
 
 /// What streams send where times are measured and no rate was asked for.
@@ -28,20 +30,18 @@ pub(super) struct Run {
     pub(super) about: About,
     pub(super) outcome: Outcome,
     pub(super) remote: Option<Summary>,
+    /// Why there is no summary of the server, if there is none.
+    pub(super) unheard: Option<String>,
     /// The server's report, if it was asked for and came.
     pub(super) output: Option<String>,
 }
 
 impl Run {
-    /// The first thing that went wrong on either side.
-    fn error(&self) -> Option<String> {
+    /// The first thing that went wrong on either side; without one the run was good.
+    pub(super) fn error(&self) -> Option<String> {
         let far = self.remote.as_ref().map(|remote| &remote.streams[..]).unwrap_or_default();
         let far = far.iter().find_map(|totals| totals.error.clone());
-        self.outcome.error().map(str::to_owned).or(far)
-    }
-
-    fn is_good(&self) -> bool {
-        self.error().is_none() && self.remote.is_some()
+        self.outcome.error().map(str::to_owned).or(far).or_else(|| self.unheard.clone())
     }
 }
 
@@ -51,7 +51,6 @@ impl Client<'_> {
         let control = self.call()?;
         let run = self.run(output, &control, Carrier::Bats, self.bandwidth(Carrier::Bats, None))?;
         let mut document = json::document(&run.about, &run.outcome, run.remote.as_ref());
-        let mut is_good = run.is_good();
         let mut baselines = Vec::new();
         for &carrier in &self.options.baseline {
             let quiet = Output::new(self.console.clone()).without_events();
@@ -59,15 +58,29 @@ impl Client<'_> {
             output
                 .line(&format!("Baseline: the same over the kernel's {}", baseline::name(carrier)));
             let bandwidth = self.bandwidth(carrier, Some(&run));
-            let other = self.run(&quiet, &control, carrier, bandwidth)?;
-            is_good &= other.is_good();
-            baselines.push(other);
+            let outcome = self.run(&quiet, &control, carrier, bandwidth).map_err(|error| {
+                let error = match signals::requested() {
+                    true => "interrupted".to_owned(),
+                    false => sentence::of(&error),
+                };
+                output.note(&format!("bats_iperf: error - {error}"));
+                error
+            });
+            let has_failed = outcome.is_err();
+            baselines.push(Baseline { carrier, outcome });
+            if has_failed {
+                // Nobody knows where the signalling stands. What there is goes into the report.
+                break;
+            }
         }
         if !baselines.is_empty() {
-            let all: Vec<&Run> = std::iter::once(&run).chain(&baselines).collect();
-            baseline::table(&all).iter().for_each(|line| output.line(line));
-            let others = baselines.iter().map(baseline::document);
+            baseline::table(&run, &baselines).iter().for_each(|line| output.line(line));
+            let others = baselines.iter().map(Baseline::document);
             document["baselines"] = others.collect::<Vec<_>>().into();
+        }
+        let error = run.error().or_else(|| baselines.iter().find_map(Baseline::error));
+        if let Some(error) = &error {
+            document["error"] = error.as_str().into();
         }
         if let Some(text) = &run.output {
             output.server_output(&mut document, text);
@@ -79,7 +92,7 @@ impl Client<'_> {
             }
             end
         });
-        if let Some(error) = document.get("error").and_then(Value::as_str) {
+        if let Some(error) = &error {
             output.event("error", || json!(error));
         }
         output.document(&mut document);
@@ -89,7 +102,7 @@ impl Client<'_> {
             output.note(&format!("report written to {}", path.display()));
         }
         control.close(0, "done");
-        Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if error.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     /// Bits a second of each stream.
@@ -170,10 +183,12 @@ impl Client<'_> {
         let summary = Message::Summary(Box::new(outcome.summary.clone()));
         let remote = control::send(control, &summary)
             .and_then(|()| receive_summary(control, SUMMARY_PATIENCE));
-        if let Err(error) = &remote {
-            output.note(&format!("no summary from the server: {}", sentence::of(error)));
-        }
-        let remote = remote.ok();
+        let (remote, unheard) = match remote {
+            Ok(summary) => (Some(summary), None),
+            Err(error) => {
+                (None, Some(format!("no summary from the server: {}", sentence::of(&error))))
+            }
+        };
         let far_output = match about.request.wants_output && remote.is_some() {
             true => control::receive_output(control)
                 .map_err(|error| {
@@ -201,7 +216,7 @@ impl Client<'_> {
                 ));
             }
         }
-        let run = Run { about, outcome, remote, output: far_output };
+        let run = Run { about, outcome, remote, unheard, output: far_output };
         if let Some(error) = run.error() {
             output.note(&format!("bats_iperf: error - {error}"));
         }
@@ -220,5 +235,77 @@ pub(crate) fn pace(work: &Throughput, timeout: Duration) -> Pace {
         latency: work.latency,
         timeout,
         deadline: work.deadline_ms.map(Duration::from_millis),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::TransportMode;
+    use crate::control::Totals;
+    use crate::report::Side;
+
+    fn run(near: Option<&str>, far: Option<Option<&str>>) -> Run {
+        let summary = |error: Option<&str>| Summary {
+            streams: vec![
+                Totals::default(),
+                Totals { error: error.map(str::to_owned), ..Totals::default() },
+            ],
+            ..Summary::default()
+        };
+        Run {
+            about: About {
+                connected: Vec::new(),
+                connecting_to: None,
+                accepted: None,
+                test: 1,
+                request: Request {
+                    version: control::VERSION,
+                    mode: TransportMode::Brtp,
+                    streams: 2,
+                    carrier: Carrier::Tcp,
+                    work: Work::Files { count: 0, bytes: 0 },
+                    title: None,
+                    wants_output: false,
+                    wants_json: false,
+                },
+                emulate: None,
+            },
+            outcome: Outcome {
+                sides: vec![Side::Sender; 2],
+                is_client: true,
+                intervals: Vec::new(),
+                left_out: 0,
+                summary: summary(near),
+            },
+            remote: far.map(summary),
+            unheard: far.is_none().then(|| "no summary".to_owned()),
+            output: None,
+        }
+    }
+
+    #[test]
+    fn whatever_went_wrong_on_either_side_is_the_error() {
+        let error = |near, far| run(near, far).error();
+        assert_eq!(error(None, Some(None)), None);
+        assert_eq!(error(None, Some(Some("far"))).unwrap(), "far");
+        assert_eq!(error(None, None).unwrap(), "no summary");
+        assert_eq!(error(Some("near"), None).unwrap(), "near");
+        assert_eq!(error(Some("near"), Some(Some("far"))).unwrap(), "near");
+    }
+
+    #[test]
+    fn a_baseline_that_failed_names_itself() {
+        let baseline = |outcome| Baseline { carrier: Carrier::Tcp, outcome };
+        let good = baseline(Ok(run(None, Some(None))));
+        assert_eq!(good.error(), None);
+        assert!(good.document()["error"].is_null());
+        let far = baseline(Ok(run(None, Some(Some("far")))));
+        assert_eq!(far.error().unwrap(), "baseline TCP: far");
+        assert_eq!(far.document()["error"], "far");
+        assert!(far.document()["end"].is_object());
+        let failed = baseline(Err("refused".to_owned()));
+        assert_eq!(failed.error().unwrap(), "baseline TCP: refused");
+        assert_eq!(failed.document(), json!({ "protocol": "TCP", "error": "refused" }));
     }
 }

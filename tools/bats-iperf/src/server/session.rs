@@ -101,7 +101,8 @@ impl Server {
                 listener.gather(entry.test, streams)?.into_iter().map(Pipe::Tcp).collect()
             }
             Gate::Udp(listener) => {
-                listener.gather(entry.test)?.into_iter().map(Pipe::Udp).collect()
+                let client = control.remote_addr().ip();
+                listener.gather(entry.test, client)?.into_iter().map(Pipe::Udp).collect()
             }
         };
         let mode = request.mode.to_library();

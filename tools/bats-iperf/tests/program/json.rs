@@ -9,7 +9,7 @@ use crate::support::{Scratch, Server, client, free_port, noise, text};
 const SCHEMA: &str = include_str!("../../schema/bats_iperf.schema.json");
 
 /// Checks a value against a definition of the schema.
-fn check(definition: &str, value: &Value) {
+pub(crate) fn check(definition: &str, value: &Value) {
     let mut schema: Value = serde_json::from_str(SCHEMA).unwrap();
     schema.as_object_mut().unwrap().remove("anyOf").unwrap();
     schema["$ref"] = format!("#/$defs/{definition}").into();
@@ -21,12 +21,12 @@ fn check(definition: &str, value: &Value) {
     assert!(errors.is_empty(), "{definition}: {errors:#?}\n{value:#}");
 }
 
-fn document(octets: &[u8]) -> Value {
+pub(crate) fn document(octets: &[u8]) -> Value {
     serde_json::from_slice(octets).unwrap_or_else(|error| panic!("{error}: {}", text(octets)))
 }
 
 /// The names of a stream's events, each checked.
-fn events(octets: &[u8]) -> Vec<(String, Value)> {
+pub(crate) fn events(octets: &[u8]) -> Vec<(String, Value)> {
     let events = text(octets).lines().map(|line| document(line.as_bytes())).collect::<Vec<_>>();
     events
         .into_iter()

@@ -1,5 +1,6 @@
 //! The program as its users run it: processes on loopback.
 
+mod baseline;
 mod clients;
 mod daemon;
 mod files;
