@@ -78,6 +78,17 @@ impl Three {
         three
     }
 
+    /// Links that may carry, and routes over them.
+    fn joined() -> Self {
+        let mut three = Self::new();
+        three.admit(SOURCE, &Event::Connected, SINK);
+        three.admit(RELAY, &Event::Accepted, SOURCE);
+        three.admit(RELAY, &Event::Connected, SINK);
+        three.admit(SINK, &Event::Accepted, SOURCE);
+        three.events.clear();
+        three
+    }
+
     fn client(&self, whom: usize) -> ClientConfig {
         let trust = PeerTrust::Fingerprints(vec![self.prints[whom]]);
         ClientConfig { trust, identity: None, transport: transport() }
@@ -143,12 +154,7 @@ fn message(number: usize) -> Bytes {
 
 #[test]
 fn the_ends_speak_across_a_relay_that_holds_no_key_of_theirs() {
-    let mut three = Three::new();
-    three.admit(SOURCE, &Event::Connected, SINK);
-    three.admit(RELAY, &Event::Accepted, SOURCE);
-    three.admit(RELAY, &Event::Connected, SINK);
-    three.admit(SINK, &Event::Accepted, SOURCE);
-    three.events.clear();
+    let mut three = Three::joined();
 
     let (now, config) = (three.now, three.client(SINK));
     let session =
@@ -186,12 +192,7 @@ fn the_ends_speak_across_a_relay_that_holds_no_key_of_theirs() {
 
 #[test]
 fn whoever_pretends_to_be_the_other_end_is_not_believed() {
-    let mut three = Three::new();
-    three.admit(SOURCE, &Event::Connected, SINK);
-    three.admit(RELAY, &Event::Accepted, SOURCE);
-    three.admit(RELAY, &Event::Connected, SINK);
-    three.admit(SINK, &Event::Accepted, SOURCE);
-    three.events.clear();
+    let mut three = Three::joined();
     // The pinned certificate is the relay's, as if it were the end.
     let (now, config) = (three.now, three.client(RELAY));
     let session =

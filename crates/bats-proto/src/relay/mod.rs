@@ -14,6 +14,7 @@
 mod adaptive;
 mod config;
 mod inbound;
+mod intake;
 mod opaque;
 mod outbound;
 mod routes;
@@ -23,22 +24,19 @@ mod tests;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use bats_code::recode::unit_vector;
 use bats_types::Timestamp;
 
-use crate::wire::batch_rank::{BatchRank, Space};
-use crate::wire::coding::{CodingHeader, expand};
+use crate::wire::batch_rank::BatchRank;
 use crate::wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
 use crate::wire::short_header::PacketKind;
-use crate::wire::varint::{Reader, Writer};
+use crate::wire::varint::Writer;
 
-use config::USELESS_WINDOW as WINDOW;
 pub use config::{
     LEAST_FLOW_BYTES, MAX_FLOWS, MAX_OPAQUE, MAX_RECODED, RelayConfig, RelayStats, USELESS_WINDOW,
 };
-use inbound::{Arrival, Inbound};
+use inbound::Inbound;
 use opaque::{OpaqueQueue, Repetitions};
-use outbound::{Coded, Outbound};
+use outbound::Outbound;
 pub use routes::{MAX_WAYS, WayView};
 
 /// Names a link of a node; never reused.
@@ -214,303 +212,6 @@ impl Relay {
     #[must_use]
     pub fn has_link(&self, link: LinkId) -> bool {
         self.links.contains_key(&link)
-    }
-
-    /// Takes what stands behind the hop header of a carried packet; answers with a packet that is
-    /// for this node itself.
-    pub fn on_carried<'a>(
-        &mut self,
-        now: Timestamp,
-        link: LinkId,
-        view: &LinkView,
-        kind: PacketKind,
-        payload: &'a [u8],
-    ) -> Option<Delivery<'a>> {
-        self.links.get(&link)?;
-        self.set_view(now, link, view);
-        self.stats.received += 1;
-        let mut reader = Reader::new(payload);
-        let Some(header) = FlowHeader::decode(&mut reader) else {
-            self.stats.malformed += 1;
-            return None;
-        };
-        let payload = reader.rest();
-        let (key, here) = (header.key, header.key.destination == self.config.node);
-        if key.source == self.config.node {
-            self.stats.looped += 1;
-            return None;
-        }
-        if !here {
-            // Nothing goes back where it came from.
-            let goes_on = self.routes(key.destination).any(|next| next != link);
-            if !goes_on {
-                let goes_back = self.routes(key.destination).next().is_some();
-                self.stats.looped += u64::from(goes_back);
-                self.stats.unroutable += u64::from(!goes_back);
-                return None;
-            }
-            if header.hop_limit == 0 {
-                self.stats.hop_limit += 1;
-                return None;
-            }
-        }
-        if !self.open_flow(now, key) {
-            return None;
-        }
-        let hop_limit = header.hop_limit.saturating_sub(1);
-        let delivery = if kind == PacketKind::Control {
-            self.on_opaque(now, FlowHeader { key, hop_limit }, payload, here)
-        } else {
-            self.on_coded(now, link, key, (kind, hop_limit), payload, here)
-        };
-        self.arm(key);
-        delivery.then_some(Delivery { key, kind, payload })
-    }
-
-    /// Finds or makes a flow; false if there are too many.
-    fn open_flow(&mut self, now: Timestamp, key: FlowKey) -> bool {
-        if let Some(flow) = self.flows.get_mut(&key) {
-            flow.last_used = now;
-            return true;
-        }
-        if self.flows.len() >= MAX_FLOWS {
-            self.stats.overflowed += 1;
-            return false;
-        }
-        let mix = u64::from(key.flow) << 32 | u64::from(key.source.0);
-        self.flows.insert(
-            key,
-            Flow {
-                seed: self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93),
-                inbound: BTreeMap::new(),
-                ways: BTreeMap::new(),
-                parked: None,
-                repetitions: Repetitions::default(),
-                last_used: now,
-                timer: None,
-                newest: [0; 2],
-                plain: VecDeque::new(),
-            },
-        );
-        self.refit(now, key);
-        true
-    }
-
-    /// The flow may have something for its links.
-    fn activate(&mut self, key: FlowKey) {
-        let Some(flow) = self.flows.get(&key) else { return };
-        for id in flow.ways.keys() {
-            let Some(link) = self.links.get_mut(id) else { continue };
-            link.blocked.remove(&key);
-            if link.is_active.insert(key) {
-                link.active.push_back(key);
-            }
-            self.ready.insert(*id);
-        }
-    }
-
-    /// True if the packet is to be delivered here.
-    fn on_opaque(
-        &mut self,
-        now: Timestamp,
-        header: FlowHeader,
-        payload: &[u8],
-        here: bool,
-    ) -> bool {
-        let Some(flow) = self.flows.get_mut(&header.key) else { return false };
-        if flow.repetitions.is_repeated(payload) {
-            self.stats.repeated += 1;
-            return false;
-        }
-        if !here {
-            let next = self.route(header.key.destination);
-            self.push_opaque(now, next, header, payload);
-        }
-        here
-    }
-
-    fn push_opaque(
-        &mut self,
-        now: Timestamp,
-        link: Option<LinkId>,
-        header: FlowHeader,
-        payload: &[u8],
-    ) {
-        let Some((id, link)) = link.and_then(|id| Some((id, self.links.get_mut(&id)?))) else {
-            self.stats.unroutable += 1;
-            return;
-        };
-        if link.opaque.push(now, header, payload) {
-            self.ready.insert(id);
-        } else {
-            self.stats.overflowed += 1;
-        }
-    }
-
-    /// True if the packet is to be delivered here.
-    fn on_coded(
-        &mut self,
-        now: Timestamp,
-        link: LinkId,
-        key: FlowKey,
-        (kind, hop_limit): (PacketKind, u8),
-        payload: &[u8],
-        here: bool,
-    ) -> bool {
-        let mut reader = Reader::new(payload);
-        let header = CodingHeader::decode(kind, &mut reader);
-        let symbol = reader.rest();
-        let (Some(header), false) = (header, symbol.is_empty()) else {
-            self.stats.malformed += 1;
-            return false;
-        };
-        if !self.config.recoding {
-            if !here {
-                self.forward_plainly(key, kind, hop_limit, payload);
-            }
-            self.stats.delivered += u64::from(here);
-            return here;
-        }
-        let Some((flow, link_state)) = self.flows.get_mut(&key).zip(self.links.get_mut(&link))
-        else {
-            return false;
-        };
-        let (space, batch, window, vector) = parts(&header);
-        let view = link_state.view;
-        let inbound = flow.inbound.entry(link).or_default();
-        let (batch, arrival) = inbound.on_packet(now, space, batch, &vector, &view);
-        if !link_state.feedback {
-            // Nobody to report to.
-        } else if inbound.report_at().is_some_and(|at| at <= now) {
-            link_state.reporting.insert(key);
-            self.ready.insert(link);
-        }
-        link_state.received += 1;
-        match arrival {
-            Arrival::Innovative => {}
-            Arrival::Useless => {
-                self.stats.useless += 1;
-                link_state.useless += 1;
-            }
-            Arrival::Late => {
-                self.stats.late += 1;
-                link_state.useless += 1;
-            }
-        }
-        if link_state.received == WINDOW {
-            if link_state.useless * 2 > WINDOW && !link_state.told {
-                link_state.told = true;
-                self.events.push_back(RelayEvent::UselessNeighbour(link));
-            }
-            (link_state.received, link_state.useless) = (0, 0);
-        }
-        if arrival != Arrival::Innovative {
-            return false;
-        }
-        if here {
-            self.stats.delivered += 1;
-            return true;
-        }
-        let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit };
-        if let Some(way) = self.choose(key, space, batch, link) {
-            self.add(now, key, way, &coded);
-        }
-        false
-    }
-
-    fn forward_plainly(&mut self, key: FlowKey, kind: PacketKind, hop_limit: u8, payload: &[u8]) {
-        let Some(flow) = self.flows.get_mut(&key) else { return };
-        let needs: u64 = flow.ways.values().map(Outbound::needs).sum();
-        let most = self.config.flow_bytes.max(LEAST_FLOW_BYTES) as u64;
-        let limit = needs.clamp(LEAST_FLOW_BYTES as u64, most);
-        let held: usize = flow.plain.iter().map(|(_, _, octets)| octets.len()).sum();
-        let bytes = held + payload.len();
-        if bytes as u64 > limit || self.bytes + payload.len() > self.config.total_bytes {
-            self.stats.overflowed += 1;
-            return;
-        }
-        flow.plain.push_back((kind, hop_limit, payload.to_vec()));
-        self.bytes += payload.len();
-        self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
-        self.activate(key);
-    }
-
-    /// Puts a packet into the buffers of its flow for a link, within the limits of memory.
-    fn add(&mut self, now: Timestamp, key: FlowKey, link: LinkId, coded: &Coded<'_>) {
-        let Some(flow) = self.flows.get_mut(&key) else { return };
-        let Some(way) = flow.ways.get_mut(&link) else { return };
-        let before = way.bytes();
-        if !way.add(now, coded, &mut self.stats) {
-            self.stats.useless += 1;
-        }
-        self.bytes = self.bytes - before + way.bytes();
-        self.shed(key, link);
-        self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
-        self.activate(key);
-    }
-
-    /// Lets packets for a link go until the flow is within its limits.
-    fn shed(&mut self, key: FlowKey, link: LinkId) {
-        let Some(flow) = self.flows.get_mut(&key) else { return };
-        let ways = flow.ways.len().max(1);
-        let Some(way) = flow.ways.get_mut(&link) else { return };
-        let others = self.bytes - way.bytes();
-        let limit =
-            allowance(&self.config, way, ways).min(self.config.total_bytes.saturating_sub(others));
-        way.shed(limit, &mut self.stats);
-        self.bytes = others + way.bytes();
-    }
-
-    /// Sends an end-to-end packet of a session of this node.
-    pub fn send_opaque(&mut self, now: Timestamp, key: FlowKey, packet: &[u8]) {
-        if !self.open_flow(now, key) {
-            return;
-        }
-        let next = self.route(key.destination);
-        let header = FlowHeader { key, hop_limit: self.config.hop_limit.saturating_sub(1) };
-        self.push_opaque(now, next, header, packet);
-        self.arm(key);
-    }
-
-    /// Whether a session of this node may hand over a coded packet of this flow for a link: it would
-    /// leave at once.
-    pub fn has_room(&mut self, now: Timestamp, key: FlowKey, link: LinkId) -> bool {
-        if !self.open_flow(now, key) {
-            return false;
-        }
-        self.arm(key);
-        self.flows.get(&key).is_some_and(|flow| {
-            flow.plain.is_empty() && flow.ways.get(&link).is_some_and(Outbound::has_room)
-        })
-    }
-
-    /// Takes a coded packet of a session of this node for a link, without flow header.
-    pub fn send_coded(
-        &mut self,
-        now: Timestamp,
-        key: FlowKey,
-        link: LinkId,
-        kind: PacketKind,
-        packet: &[u8],
-    ) {
-        let mut reader = Reader::new(packet);
-        let Some(header) = CodingHeader::decode(kind, &mut reader) else { return };
-        let symbol = reader.rest();
-        if !self.open_flow(now, key) {
-            return;
-        }
-        let hop_limit = self.config.hop_limit.saturating_sub(1);
-        if !self.config.recoding {
-            return self.forward_plainly(key, kind, hop_limit, packet);
-        }
-        let Some(flow) = self.flows.get_mut(&key) else { return };
-        let (space, batch, window, vector) = parts(&header);
-        let newest = &mut flow.newest[space as usize];
-        let batch = expand(u64::from(batch), 24, *newest);
-        *newest = batch.max(*newest);
-        let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit };
-        self.add(now, key, link, &coded);
-        self.arm(key);
     }
 
     /// The next payload for a link, flow header included, in `out`; `number` is that of the packet
@@ -738,23 +439,4 @@ fn arm(timers: &mut BTreeSet<(Timestamp, FlowKey)>, key: FlowKey, flow: &mut Flo
         timers.remove(&(armed, key));
     }
     timers.insert((at, key));
-}
-
-/// Kind, number, window and vector of the batch that a header belongs to.
-fn parts(header: &CodingHeader) -> (Space, u32, (u32, u16), bats_code::recode::CoefficientVector) {
-    let unit = |index: usize| unit_vector(index).unwrap_or_default();
-    match header {
-        CodingHeader::Source(header) => {
-            let (batch, index) = (header.symbol / 16, header.symbol % 16);
-            (Space::Source, batch, (0, 0), unit(index as usize))
-        }
-        CodingHeader::Repair(header) => {
-            let window = (header.first, header.count);
-            (Space::Repair, header.batch, window, unit(usize::from(header.column)))
-        }
-        CodingHeader::RecodedSource { batch, vector } => (Space::Source, *batch, (0, 0), *vector),
-        CodingHeader::RecodedRepair { header, vector } => {
-            (Space::Repair, header.batch, (header.first, header.count), *vector)
-        }
-    }
 }

@@ -7,8 +7,11 @@ use proptest::prelude::{any, prop, proptest};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::intake::parts;
 use super::*;
-use crate::wire::coding::SourceHeader;
+use crate::wire::batch_rank::Space;
+use crate::wire::coding::{CodingHeader, SourceHeader};
+use crate::wire::varint::Reader;
 
 const SLOT: Duration = Duration::from_micros(100);
 const SYMBOL: usize = 24;
