@@ -119,6 +119,11 @@ pub struct TransportConfig {
     pub receive_budget: usize,
     /// Silence after which the connection ends. Both ends' values count, the smaller wins.
     pub idle_timeout: Duration,
+    /// After this time a handshake that is not done is given up.
+    pub handshake_timeout: Duration,
+    /// The round trip that is expected before one is measured. What is longer than 100 ms makes the
+    /// handshake's repetitions rarer in proportion: minutes, to another planet.
+    pub initial_rtt: Duration,
     /// Interval of keep-alive packets, `None` for none.
     pub keep_alive: Option<Duration>,
     /// Largest UDP payload in octets to try by path MTU discovery.
@@ -139,6 +144,8 @@ impl Default for TransportConfig {
             send_budget: 128 << 20,
             receive_budget: 192 << 20,
             idle_timeout: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(10),
+            initial_rtt: Duration::from_millis(100),
             keep_alive: None,
             max_udp_payload: 1472,
             key_update_packets: 1 << 22,

@@ -31,7 +31,7 @@ use crate::flow::{
     RatelessSenderParameters, ReceiverParameters, SenderParameters, TimelyParameters,
     TimelyReceiver, TimelySender, credit_of, initial_credit,
 };
-use crate::handshake::Handshake;
+use crate::handshake::{Handshake, Pace};
 use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
 use crate::link::received::ReceivedPackets;
 use crate::link::rtt::RttEstimator;
@@ -40,9 +40,6 @@ use crate::session::{DatagramAssembly, DatagramQueue, Inbox, Reassembly, SendQue
 use crate::wire::flow::FlowKey;
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 
-/// Round-trip time before the first sample (RFC 9002, section 6.2.2, less its caution: nothing
-/// but the first acknowledgement delay depends on it here).
-const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// Symbols that one repair may cover.
 pub(super) const WINDOW_CAP: u16 = 256;
 /// Messages must fit the memory that both ends grant.
@@ -105,7 +102,8 @@ pub(crate) fn local_parameters(config: &TransportConfig, code_seed: u64) -> Tran
 }
 
 impl Connection {
-    pub(crate) fn new(now: Timestamp, setup: Setup) -> Self {
+    pub(crate) fn new(now: Timestamp, mut setup: Setup) -> Self {
+        setup.handshake.set_pace(Pace::of(&setup.config));
         let mut rng = ChaCha8Rng::from_seed(setup.seed);
         let skip_phase = rng.next_u64();
         let idle_timeout = setup.config.idle_timeout;
@@ -126,9 +124,13 @@ impl Connection {
             unvalidated_sent: 0,
             sent: SentPackets::new(skip_phase),
             received: ReceivedPackets::default(),
-            rtt: RttEstimator::new(INITIAL_RTT),
+            rtt: RttEstimator::new(setup.config.initial_rtt),
             mtu: MtuDiscovery::new(setup.config.max_udp_payload),
-            controller: congestion::build(setup.config.congestion, INITIAL_RTT, BASE_UDP_PAYLOAD),
+            controller: congestion::build(
+                setup.config.congestion,
+                setup.config.initial_rtt,
+                BASE_UDP_PAYLOAD,
+            ),
             pacer: Pacer::new(u64::MAX),
             pending_sample: PendingSample::default(),
             app_limited: true,
@@ -142,6 +144,7 @@ impl Connection {
             control: PendingControl::default(),
             deadlines: Deadlines { idle: Some(now + idle_timeout), ..Deadlines::default() },
             probe_count: 0,
+            hush: None,
             unanswered_since: None,
             probes_allowed: 0,
             heard_since_close: 0,

@@ -1,3 +1,5 @@
+use core::time::Duration;
+
 use super::PathView;
 use crate::config::Goal;
 
@@ -6,6 +8,11 @@ use crate::config::Goal;
 const MAX_REDUNDANCY: f64 = 3.0;
 /// Packets without a loss after which a path counts as one that loses nothing.
 const KNOWN_PATH: u64 = 500;
+
+/// Round trips from which on the end of the data is protected before any loss has been seen, and against
+/// which loss: whoever waits for seconds, or hours, to hear of it pays too dearly for not knowing.
+const DEAR_ROUND_TRIP: Duration = Duration::from_secs(1);
+const DEAR_LOSS: f64 = 0.1;
 
 /// What a repair is for; each class has its own strength (`coding.md`, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +53,10 @@ impl RateController {
     /// Nothing where no loss was seen.
     pub fn proactive(self, class: RepairClass, symbols: u64, path: &PathView) -> f64 {
         let (z, c) = self.strength(class);
+        let unknown = path.loss_packets < KNOWN_PATH && path.smoothed_rtt >= DEAR_ROUND_TRIP;
+        if class == RepairClass::Tail && unknown && path.loss < DEAR_LOSS {
+            return Self::formula(symbols as f64, z, 0.0, &PathView { loss: DEAR_LOSS, ..*path });
+        }
         let p = path.loss;
         if p <= 0.0 || symbols == 0 {
             return 0.0;
@@ -116,8 +127,6 @@ impl RateController {
 
 #[cfg(test)]
 mod tests {
-    use core::time::Duration;
-
     use super::*;
 
     fn path(loss: f64) -> PathView {
@@ -148,6 +157,19 @@ mod tests {
                 assert_eq!(RateController::new(goal).proactive(class, 256, &path(0.0)), 0.0);
             }
         }
+    }
+
+    #[test]
+    fn where_a_round_trip_is_dear_the_end_is_protected_unasked() {
+        let rate = RateController::new(Goal::Balanced);
+        let far = PathView { smoothed_rtt: DEAR_ROUND_TRIP, loss_packets: 10, ..path(0.0) };
+        let repairs = rate.proactive(RepairClass::Tail, 29, &far);
+        assert!((8.0..10.0).contains(&repairs), "{repairs}");
+        assert_eq!(rate.proactive(RepairClass::Bulk, 29, &far), 0.0, "a later repair covers it");
+        let near = PathView { smoothed_rtt: DEAR_ROUND_TRIP / 2, ..far };
+        assert_eq!(rate.proactive(RepairClass::Tail, 29, &near), 0.0);
+        let known = PathView { loss_packets: KNOWN_PATH, ..far };
+        assert_eq!(rate.proactive(RepairClass::Tail, 29, &known), 0.0);
     }
 
     #[test]

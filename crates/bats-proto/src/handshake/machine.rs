@@ -6,7 +6,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::first::{ServerCrypto, StartInfo};
 use super::level::Level;
-use crate::config::{ClientConfig, Security};
+use super::pace::Pace;
+use crate::config::{ClientConfig, Security, TransportConfig};
 use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, Session, SymbolKeys, TAG_LEN};
 use crate::crypto::{Unlocked, initial_keys};
 use crate::error::{CloseReason, ConnectError};
@@ -17,15 +18,8 @@ use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header::{self, PROTECTED_LONG_BITS};
 use crate::wire::varint::{Reader, Writer};
 
-/// After this time a handshake that is not done is given up.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// First and longest interval between repetitions of a flight.
-const FIRST_INTERVAL: Duration = Duration::from_millis(20);
-const LONGEST_INTERVAL: Duration = Duration::from_millis(150);
-/// After this time a flight is sent once more, whether it was lost or not: waiting for a round trip to
-/// find out would make every twentieth connection of a path that loses 5 % twice as slow, and a
-/// handshake is short. Not at once, because losses come in bursts.
-const COPY_AFTER: Duration = Duration::from_millis(4);
+/// Least interval between repetitions.
+const LEAST_INTERVAL: Duration = Duration::from_millis(20);
 /// Octets of a handshake datagram: what every path carries.
 const DATAGRAM: usize = MIN_INITIAL_DATAGRAM;
 
@@ -87,6 +81,7 @@ pub struct Handshake {
     confirmed: bool,
     started: Timestamp,
     next_send: Option<Timestamp>,
+    pace: Pace,
     interval: Duration,
     /// The flight at hand has not been sent twice yet.
     copy_due: bool,
@@ -167,6 +162,7 @@ impl Handshake {
         peer_cid: Option<[u8; CID_LEN]>,
     ) -> Self {
         let initial = Level::initial(initial_keys(security, &original, is_client));
+        let pace = Pace::of(&TransportConfig::default());
         Self {
             is_client,
             security,
@@ -184,13 +180,20 @@ impl Handshake {
             confirmed: false,
             started: now,
             next_send: None,
-            interval: FIRST_INTERVAL,
+            pace,
+            interval: pace.first,
             copy_due: true,
             last_sent: Timestamp::ZERO,
             stamp: None,
             rtt: None,
             failed: false,
         }
+    }
+
+    /// Waits as long as this says, before anything has been sent.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+        self.interval = pace.first;
     }
 
     /// Whether TLS is done on this side and the peer's parameters are known.
@@ -252,7 +255,7 @@ impl Handshake {
 
     /// Whether it took too long.
     pub fn has_timed_out(&self, now: Timestamp) -> bool {
-        !self.is_complete() && now - self.started >= TIMEOUT
+        !self.is_complete() && now - self.started >= self.pace.timeout
     }
 
     /// Takes a datagram of long packets; tells whether any was authentic. What is not is ignored.
@@ -358,7 +361,7 @@ impl Handshake {
                         if level.received() == before {
                             // The peer repeats itself: perhaps it lacks what we said.
                             let since = now - self.last_sent;
-                            if since >= FIRST_INTERVAL && level.has_unacknowledged() {
+                            if since >= self.pace.first && level.has_unacknowledged() {
                                 level.rewind();
                             }
                         }
@@ -449,12 +452,14 @@ impl Handshake {
     }
 
     fn base_interval(&self) -> Duration {
-        self.rtt.map_or(FIRST_INTERVAL, |rtt| (rtt + rtt / 4).max(FIRST_INTERVAL))
+        let first = self.pace.first;
+        // What was expected does not count against what is measured.
+        self.rtt.map_or(first, |rtt| (rtt + rtt / 4).max(first.min(LEAST_INTERVAL)))
     }
 
     /// When [`Handshake::handle_timeout`] or [`Handshake::poll_datagram`] want to be called.
     pub fn next_timeout(&self) -> Option<Timestamp> {
-        let give_up = (!self.is_complete()).then(|| self.started + TIMEOUT);
+        let give_up = (!self.is_complete()).then(|| self.started + self.pace.timeout);
         match (self.next_send, give_up) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -505,10 +510,10 @@ impl Handshake {
         }
         let more = self.levels.iter().any(Level::has_unsent);
         if len == 0 || !more {
-            let wait = if self.copy_due { COPY_AFTER } else { self.interval };
+            let wait = if self.copy_due { self.pace.copy } else { self.interval };
             self.next_send = self.is_waiting().then(|| now + wait);
             if !self.copy_due {
-                let longest = LONGEST_INTERVAL.max(self.base_interval());
+                let longest = self.pace.longest.max(self.base_interval());
                 self.interval = (self.interval * 2).min(longest);
             }
         }

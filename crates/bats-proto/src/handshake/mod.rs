@@ -9,6 +9,7 @@
 mod first;
 mod level;
 mod machine;
+mod pace;
 mod token;
 
 pub use first::{
@@ -16,3 +17,4 @@ pub use first::{
     write_version_negotiation,
 };
 pub use machine::{Handshake, HandshakeError};
+pub use pace::Pace;

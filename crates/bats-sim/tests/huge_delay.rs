@@ -1,0 +1,92 @@
+//! Paths to other planets: minutes from end to end, where a round trip more is what must not happen.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use bats_proto::{ClientConfig, Event, PeerTrust, TransportConfig};
+use bats_sim::network::{Host, Network};
+use bats_sim::transfer::endpoints;
+use bytes::Bytes;
+use common::link;
+
+const MESSAGES: u64 = 20;
+const OCTETS: usize = 2_000;
+
+/// One-way delays until everything has arrived, and packets sent by both ends.
+fn crossing(one_way: Duration, loss: f64, seed: u64) -> (f64, u64) {
+    let link = LinkConfig { delay: one_way, loss: Loss::Iid(loss), ..link(10, 15) };
+    let transport = TransportConfig {
+        initial_rtt: one_way * 2,
+        handshake_timeout: one_way * 20,
+        idle_timeout: one_way * 40,
+        ..TransportConfig::default()
+    };
+    let mut network = Network::new(endpoints(&transport, seed), [link.clone(), link], seed);
+    let began = network.now();
+    let config = ClientConfig {
+        trust: PeerTrust::DangerousAcceptAny,
+        identity: None,
+        transport: Arc::new(transport),
+    };
+    let client = network
+        .endpoint(Host::Client)
+        .connect(began, Host::Server.address(), "server", config)
+        .expect("a valid configuration");
+    network.touch(Host::Client);
+    let (mut arrived, mut finished) = (0, None);
+    while finished.is_none() && network.now() - began < one_way * 40 {
+        network.step(began + one_way * 40);
+        let now = network.now();
+        for (host, handle, event) in core::mem::take(&mut network.events) {
+            match (host, event) {
+                (Host::Client, Event::Connected) => {
+                    for number in 0..MESSAGES {
+                        let message = Bytes::from(vec![number as u8; OCTETS]);
+                        network.endpoint(host).send(now, client, message).expect("room");
+                    }
+                    network.endpoint(host).finish(now, client).expect("a connection");
+                }
+                (Host::Client, Event::Closed(reason)) => panic!("seed {seed}: {reason:?}"),
+                (Host::Server, Event::Readable) => {
+                    while let Some(message) = network.endpoint(host).recv(now, handle) {
+                        assert!(message.len() == OCTETS && message[0] == arrived as u8);
+                        arrived += 1;
+                    }
+                    if network.endpoint(host).is_finished(handle) {
+                        finished = Some(now);
+                    }
+                }
+                _ => continue,
+            }
+            network.touch(host);
+        }
+    }
+    assert_eq!(arrived, MESSAGES, "{one_way:?}, loss {loss}, seed {seed}");
+    let took = finished.expect("everything arrives") - began;
+    // What the sender sends until it knows counts, too.
+    let end = network.now() + one_way * 2;
+    while network.now() < end {
+        network.step(end);
+        network.events.clear();
+    }
+    let sent = |host| network.link_stats(host).offered;
+    (took.as_secs_f64() / one_way.as_secs_f64(), sent(Host::Client) + sent(Host::Server))
+}
+
+#[test]
+fn another_planet_costs_no_round_trip_more() {
+    for (minutes, most) in [(1, 120), (20, 190)] {
+        let one_way = Duration::from_secs(minutes * 60);
+        let lossy = (1..11).map(|seed| (0.1, seed));
+        for (loss, seed) in std::iter::once((0.0, 1)).chain(lossy) {
+            let (took, packets) = crossing(one_way, loss, seed);
+            // One round trip for the handshake and a way for the data; a flight that is lost goes again
+            // well before its answer would have come.
+            assert!(took <= 3.5, "{minutes} min, loss {loss}, seed {seed}: {took} one-way delays");
+            assert!(packets <= most, "{minutes} min, loss {loss}, seed {seed}: {packets} packets");
+        }
+    }
+}
