@@ -288,7 +288,9 @@ impl Endpoint {
                 self.accept(now, datagram, &initial)
             }
             Some(FirstPacket::UnknownVersion(unknown)) => {
-                if self.server.is_some() {
+                if self.server.is_none() {
+                    self.stats.datagrams_dropped += 1;
+                } else {
                     self.stats.version_negotiations_sent += 1;
                     let answer =
                         handshake::write_version_negotiation(&unknown, self.rng.next_u32());

@@ -14,7 +14,7 @@ use crate::wire::long_header::{
 
 /// A datagram of long packets, seen from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FirstPacket {
+pub enum FirstPacket<'a> {
     /// Addressed to a connection ID that an endpoint chose.
     ForUs {
         /// That ID.
@@ -23,7 +23,7 @@ pub enum FirstPacket {
     /// A client's first packet, or a copy of it.
     Initial(InitialInfo),
     /// A version that is not spoken here; worth an answer.
-    UnknownVersion(UnknownVersion),
+    UnknownVersion(UnknownVersion<'a>),
 }
 
 /// A client's first packet.
@@ -39,20 +39,20 @@ pub struct InitialInfo {
 
 /// Connection IDs of a packet of an unknown version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownVersion {
-    destination: Vec<u8>,
-    source: Vec<u8>,
+pub struct UnknownVersion<'a> {
+    destination: &'a [u8],
+    source: &'a [u8],
 }
 
 /// Classifies a datagram of long packets; `None` for what deserves no answer.
-pub fn parse_first(datagram: &[u8]) -> Option<FirstPacket> {
+pub fn parse_first(datagram: &[u8]) -> Option<FirstPacket<'_>> {
     let header = long_header::decode(datagram)?;
     if header.version != VERSION && header.version != 0 {
         // Small packets of unknown versions get no answer that could be larger.
         return (datagram.len() >= MIN_INITIAL_DATAGRAM).then(|| {
             FirstPacket::UnknownVersion(UnknownVersion {
-                destination: header.destination.to_vec(),
-                source: header.source.to_vec(),
+                destination: header.destination,
+                source: header.source,
             })
         });
     }
@@ -73,8 +73,8 @@ pub fn parse_first(datagram: &[u8]) -> Option<FirstPacket> {
 }
 
 /// The answer to an unknown version.
-pub fn write_version_negotiation(unknown: &UnknownVersion, grease: u32) -> Vec<u8> {
-    long_header::version_negotiation(&unknown.source, &unknown.destination, grease)
+pub fn write_version_negotiation(unknown: &UnknownVersion<'_>, grease: u32) -> Vec<u8> {
+    long_header::version_negotiation(unknown.source, unknown.destination, grease)
 }
 
 /// What a server's handshakes have in common.

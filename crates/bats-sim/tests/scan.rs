@@ -1,0 +1,82 @@
+//! Whoever scans the net with what looks like our packets learns little and costs nothing: no answer
+//! where there is none to give, no state, and no memory.
+
+use std::net::SocketAddr;
+
+use bats_proto::wire::long_header::VERSION;
+use bats_proto::{Endpoint, Input, Output, Received, Timestamp, TransportConfig};
+use bats_sim::transfer::endpoints;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Octets below which no first packet is one (RFC 9000, section 14.1).
+const MIN_INITIAL: usize = 1_200;
+const DATAGRAMS: u32 = 200_000;
+
+/// Noise; every other one begins as a packet of ours does.
+fn noise(rng: &mut ChaCha8Rng, longest: usize) -> Vec<u8> {
+    let mut octets = vec![0; 1 + rng.next_u32() as usize % longest];
+    rng.fill_bytes(&mut octets);
+    match rng.next_u32() % 4 {
+        0 => octets[0] = 0x40 | (octets[0] & 0x3f),
+        1 if octets.len() >= 5 => {
+            octets[0] = 0xc0 | (octets[0] & 0x3f);
+            octets[1..5].copy_from_slice(&VERSION.to_be_bytes());
+        }
+        _ => {}
+    }
+    octets
+}
+
+/// Octets answered, and allocations, for what arrives from `remote`.
+fn hear(endpoint: &mut Endpoint, now: Timestamp, payload: &mut [u8]) -> (usize, u64) {
+    let remote: SocketAddr = "192.0.2.7:4433".parse().unwrap();
+    let mut buffer = Vec::with_capacity(65_536);
+    let mut answered = 0;
+    let counted = allocation_counter::measure(|| {
+        let received = Received { remote, local_ip: None, ecn: 0, payload };
+        endpoint.handle(now, Input::Datagram(received));
+        while let Output::Transmit(transmit) = endpoint.poll(now, &mut buffer) {
+            answered += transmit.len;
+        }
+    });
+    (answered, counted.count_total)
+}
+
+#[test]
+fn noise_gets_no_answer_and_no_memory() {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    // One that only connects, and one that serves, which answers nothing short.
+    for (mut endpoint, longest) in
+        endpoints(&TransportConfig::default(), 1).into_iter().zip([1_500, MIN_INITIAL - 1])
+    {
+        for number in 0..DATAGRAMS {
+            let mut datagram = noise(&mut rng, longest);
+            let now = Timestamp::from_millis(1_000 + u64::from(number));
+            let (answered, allocations) = hear(&mut endpoint, now, &mut datagram);
+            assert_eq!((answered, allocations), (0, 0), "datagram {number}: {datagram:02x?}");
+        }
+        let stats = endpoint.endpoint_stats();
+        assert_eq!(stats.datagrams_dropped, u64::from(DATAGRAMS), "every one is counted");
+        assert_eq!(endpoint.connection_count(), 0);
+    }
+}
+
+#[test]
+fn a_full_sized_packet_of_another_version_gets_no_more_than_it_brings() {
+    let [_, mut server] = endpoints(&TransportConfig::default(), 1);
+    let mut rng = ChaCha8Rng::seed_from_u64(8);
+    let mut answers = 0;
+    for number in 0..20_000_u64 {
+        let mut datagram = noise(&mut rng, 1_500);
+        let brought = datagram.len();
+        let now = Timestamp::from_millis(1_000 + number);
+        let (answered, _) = hear(&mut server, now, &mut datagram);
+        assert!(answered == 0 || brought >= MIN_INITIAL, "{brought} octets brought {answered}");
+        assert!(answered <= brought / 2, "{answered} octets for {brought}");
+        answers += u64::from(answered > 0);
+    }
+    assert_eq!(server.endpoint_stats().version_negotiations_sent, answers);
+    assert!(answers > 0, "the other versions are told which one is spoken");
+    assert_eq!(server.connection_count(), 0);
+}
