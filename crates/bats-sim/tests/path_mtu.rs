@@ -25,6 +25,18 @@ fn a_smaller_path_is_found_and_filled() {
 }
 
 #[test]
+fn most_of_a_smaller_path_is_used_within_five_round_trips() {
+    for mtu in [1_230_u16, 1_280, 1_340, 1_400, 1_460] {
+        for seed in 1..4 {
+            let mut run = transfer(&LinkConfig { mtu: Some(usize::from(mtu)), ..link(100, 20) }, 1);
+            run.seed = seed;
+            let found = at(&run.run(), 5.0 * 0.040).sender.path_mtu;
+            assert!(found <= mtu && found * 20 >= mtu * 19, "{mtu}, seed {seed}: {found}");
+        }
+    }
+}
+
+#[test]
 fn a_path_that_shrinks() {
     for loss in [0.0, 0.05] {
         let before = LinkConfig { loss: Loss::Iid(loss), ..link(100, 20) };
