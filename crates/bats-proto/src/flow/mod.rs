@@ -8,6 +8,7 @@ mod credit;
 mod rate;
 mod rateless;
 mod receiver;
+mod reordering;
 mod sender;
 mod shares;
 mod thin;

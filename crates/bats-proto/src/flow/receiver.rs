@@ -10,6 +10,7 @@ use bats_types::Timestamp;
 use super::FlowError;
 use super::coded::Combination;
 use super::credit::Credit;
+use super::reordering::Reordering;
 use crate::wire::coding::{SourceHeader, expand};
 use crate::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use crate::wire::short_header::PacketKind;
@@ -75,6 +76,7 @@ pub struct FlowReceiver {
     /// Ends of what had been seen, and when: a gap is reported when it is as old as `patience`.
     seen_ends: VecDeque<(Timestamp, u64)>,
     patience: Option<Duration>,
+    reordering: Reordering,
 }
 
 impl FlowReceiver {
@@ -108,6 +110,7 @@ impl FlowReceiver {
             last_feedback: Timestamp::ZERO,
             seen_ends: VecDeque::new(),
             patience: None,
+            reordering: Reordering::default(),
         }
     }
 
@@ -156,6 +159,9 @@ impl FlowReceiver {
             let header = SourceHeader::decode(&mut reader).ok_or(FlowError::Malformed)?;
             let number = header.number(self.seen_end);
             self.check_credit(number)?;
+            if number < self.seen_end {
+                self.reordering.on_late(now, number, rtt);
+            }
             self.seen_end = self.seen_end.max(number + 1);
             self.decoder.push_source(number, reader.rest()).outcome
         } else {
@@ -228,7 +234,11 @@ impl FlowReceiver {
     /// if nothing arrives: this one may be lost.
     pub fn feedback(&mut self, now: Timestamp, rtt: Duration) -> RankFeedback {
         let end = match self.patience {
-            None => core::mem::replace(&mut self.reported_end, self.seen_end),
+            None => {
+                // Since the last report everything has had an interval to arrive.
+                let settled = self.reordering.settled(now, self.seen_end, self.reported_end, rtt);
+                core::mem::replace(&mut self.reported_end, settled)
+            }
             Some(patience) => {
                 if self.seen_ends.back().is_none_or(|&(_, end)| end != self.seen_end)
                     && self.seen_ends.len() < MAX_SEEN_ENDS
