@@ -80,6 +80,8 @@ pub struct AckSample {
     pub min_rtt: Duration,
     /// Bytes in flight after this acknowledgement.
     pub in_flight: u64,
+    /// The first news after a silence of several probe time-outs. What was lost in it is not counted.
+    pub after_silence: bool,
 }
 
 /// Decides how fast a path is used. Implementations own no clock and no randomness.

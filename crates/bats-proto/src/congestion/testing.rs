@@ -27,5 +27,6 @@ pub(super) fn ack(now: Timestamp, sent_at: Timestamp, acked: u64, lost: u64) -> 
         smoothed_rtt: rtt,
         min_rtt: rtt,
         in_flight: 0,
+        after_silence: false,
     }
 }

@@ -358,6 +358,7 @@ impl Connection {
         let Some(carried) = &mut self.carried else { return };
         carried.loss.on_report(now, received, rtt);
         self.probe_count = 0;
+        self.hush = None;
         self.arm_probe(now);
         self.update_patience();
     }

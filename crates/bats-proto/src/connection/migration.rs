@@ -136,6 +136,7 @@ impl Connection {
         let lost = self.sent.abandon_in_flight();
         self.say_again(lost);
         self.probe_count = 0;
+        self.hush = None;
         self.arm_probe(now);
     }
 }

@@ -8,6 +8,7 @@ mod control;
 mod deadlines;
 mod early;
 mod fragments;
+mod hush;
 mod migration;
 mod protection;
 mod receive;
@@ -43,6 +44,7 @@ use control::PendingControl;
 use deadlines::Deadlines;
 use early::EarlyPackets;
 use fragments::FragmentAssembly;
+use hush::Hush;
 use migration::Migration;
 use protection::PacketProtection;
 use silence::Silence;
@@ -111,6 +113,7 @@ struct PendingSample {
     lost_packets: u64,
     lost_sent_at: Timestamp,
     ce_packets: u64,
+    after_silence: bool,
 }
 
 #[derive(Debug)]
@@ -158,6 +161,8 @@ pub(crate) struct Connection {
     control: PendingControl,
     deadlines: Deadlines,
     probe_count: u32,
+    /// Nothing has been heard for several probe time-outs: what was found then.
+    hush: Option<Hush>,
     /// When the first packet that no acknowledgement has followed was sent.
     unanswered_since: Option<Timestamp>,
     /// Packets that may leave now regardless of window and pacing.

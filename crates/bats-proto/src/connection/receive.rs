@@ -330,6 +330,17 @@ impl Connection {
             protection.on_acknowledged(largest.pn);
         }
         self.mtu.on_acknowledged(now, outcome.largest_size);
+        // An old packet whose acknowledgement is late tells of a long queue and not of a hole.
+        let after_silence = self.hush.take().is_some_and(|hush| {
+            let begun = hush.since + self.rtt.smoothed() / 2;
+            is_newest
+                && largest.sent_at >= hush.noticed
+                && self.sent.nothing_arrived(begun, hush.noticed)
+        });
+        if after_silence {
+            let lost = self.sent.end_silence();
+            self.on_losses(now, &lost);
+        }
         let losses = self.sent.detect_losses(self.rtt.min(), self.rtt.smoothed() * 2);
         self.on_losses(now, &losses);
         self.sent.loss.set_window(
@@ -337,6 +348,7 @@ impl Connection {
         );
 
         let pending = &mut self.pending_sample;
+        pending.after_silence |= after_silence;
         pending.acked_bytes += outcome.acked_bytes;
         pending.acked_packets += outcome.acked_packets;
         pending.lost_bytes += losses.lost_bytes;
@@ -365,6 +377,7 @@ impl Connection {
                 smoothed_rtt: self.rtt.smoothed(),
                 min_rtt: self.rtt.min(),
                 in_flight: self.sent.bytes_in_flight(),
+                after_silence: pending.after_silence,
             });
         }
         self.probe_count = 0;

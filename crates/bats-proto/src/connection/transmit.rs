@@ -8,6 +8,7 @@ use rand::Rng;
 use super::carried::Carriage;
 use super::control::PendingControl;
 use super::deadlines::expired;
+use super::hush::Hush;
 use super::protection::PacketProtection;
 use super::streams::Totals;
 use super::{Connection, MAX_ACK_DELAY, Role};
@@ -320,7 +321,8 @@ impl Connection {
     }
 
     fn poll_mtu_probe(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<usize> {
-        let size = self.mtu.poll(now, self.rtt.probe_timeout(MAX_ACK_DELAY))?;
+        let loss = self.sent.loss.estimate();
+        let size = self.mtu.poll(now, self.rtt.probe_timeout(MAX_ACK_DELAY), loss)?;
         self.begin_packet(buffer);
         let start = buffer.len() - SHORT_HEADER_LEN;
         // PING and padding, which is zero.
@@ -353,7 +355,8 @@ impl Connection {
         buffer: &mut Vec<u8>,
         carriage: &mut Option<&mut dyn Carriage>,
     ) -> Option<usize> {
-        self.pacer.set_rate(self.controller.pacing_rate());
+        let (rate, window) = (self.controller.pacing_rate(), self.controller.window());
+        self.pacer.set_rate(self.hush.map_or(rate, |hush| hush.pace(rate, window)));
         self.deadlines.pacing = None;
         let mut segment_size = None;
         if !self.stash.is_empty() {
@@ -370,7 +373,8 @@ impl Connection {
                 break;
             }
             if self.probes_allowed == 0 {
-                if self.sent.bytes_in_flight() + packet_bound as u64 > self.controller.window() {
+                let in_flight = self.sent.bytes_in_flight() + packet_bound as u64;
+                if in_flight > self.controller.window() {
                     break;
                 }
                 if let Some(at) = self.pacer.next_send_time(now, packet_bound as u64)
@@ -397,7 +401,8 @@ impl Connection {
                 self.carriage.ready = carriage.has_more(now);
             }
             let backlog = carriage.as_ref().is_some_and(|carriage| carriage.has_backlog());
-            self.app_limited = !self.has_data() && !backlog;
+            // What is sent into a silence is less than the path may carry, too.
+            self.app_limited = (!self.has_data() && !backlog) || self.hush.is_some();
             self.probes_allowed = self.probes_allowed.saturating_sub(1);
             if self.scratch.len() + SHORT_OVERHEAD > usize::from(self.mtu.current()) {
                 self.unsplit = Some(kind);
@@ -540,6 +545,9 @@ impl Connection {
         if self.probe_count >= PROBES_BEFORE_ABANDON {
             let lost = self.sent.abandon_in_flight();
             self.say_again(lost);
+            let since = self.unanswered_since.unwrap_or(now);
+            let interval = self.probe_backoff();
+            self.hush.get_or_insert(Hush { since, noticed: now, interval }).interval = interval;
         }
         let probed = self.streams.as_mut().is_some_and(|s| s.outgoing.on_probe_timeout());
         if probed || self.has_data() {

@@ -32,7 +32,7 @@ const LEAST_QUEUED_REPAIRS: usize = 64;
 const MAX_SPARE_BUFFERS: usize = 128;
 /// Symbols that a repair of a thin flow covers.
 const THIN_WINDOW: u64 = 32;
-/// Columns of a tail probe.
+/// Columns of a probe.
 const PROBE_COLUMNS: u64 = 2;
 
 /// What a sender is set up with.
@@ -586,10 +586,17 @@ impl FlowSender {
             cell.closed = true;
             cell.tail = true;
         }
-        let Some(cell) = self.cells.front_mut() else { return false };
-        cell.repairs.clear();
-        let (first, end) = (cell.first, cell.end);
-        self.make_repairs(first, first.max(self.decoded_below), end, PROBE_COLUMNS, true);
+        // The oldest is what the peer waits for. The newest shows it all that was sent: it asks for the
+        // whole of what a hole has taken, and not for a cell in each round trip.
+        let last = self.cells.len().saturating_sub(1);
+        for index in [0, last] {
+            let Some(cell) = self.cells.get_mut(index) else { return false };
+            if index == 0 || last > 0 {
+                cell.repairs.clear();
+            }
+            let (first, end) = (cell.first, cell.end);
+            self.make_repairs(first, first.max(self.decoded_below), end, PROBE_COLUMNS / 2, true);
+        }
         true
     }
 }

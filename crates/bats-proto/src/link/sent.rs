@@ -15,6 +15,9 @@ const MAX_SKIP_INTERVAL: u64 = 4_096;
 /// packets, too, and a peer that never acknowledges them would have them remembered for ever.
 const MAX_TRACKED: usize = 1 << 18;
 
+/// Packets in a row that are lost together in a hole and hardly by chance.
+const HOLE_PACKETS: usize = 32;
+
 /// What must be said again if a packet is lost; data is not among it, the flow sees to that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
@@ -30,6 +33,16 @@ pub struct Contents {
     pub mtu_probe: bool,
     /// Carried coded data.
     pub coded: bool,
+}
+
+impl Contents {
+    /// Adds what another packet carried that must be said again.
+    fn add(&mut self, other: Self) {
+        self.credit |= other.credit;
+        self.end |= other.end;
+        self.handshake_done |= other.handshake_done;
+        self.crypto |= other.crypto;
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -343,6 +356,45 @@ impl SentPackets {
         self.reordering.max(min_rtt / 16)
     }
 
+    /// Whether none of the packets that were sent in this time arrived, and they were so many that this is
+    /// no chance even where nine in ten are lost.
+    pub fn nothing_arrived(&self, from: Timestamp, until: Timestamp) -> bool {
+        let first = self.packets.partition_point(|packet| packet.sent_at < from);
+        let sent = self.packets.iter().skip(first).take_while(|packet| packet.sent_at < until);
+        let (mut count, mut arrived) = (0, false);
+        for packet in sent {
+            count += usize::from(packet.fate != Fate::Skipped);
+            arrived |= packet.fate == Fate::Acknowledged;
+        }
+        !arrived && count >= HOLE_PACKETS
+    }
+
+    /// A silence has ended: what did not arrive until now was lost in it, and that says nothing of the
+    /// path as it is when it is there. It is given up without being counted.
+    pub fn end_silence(&mut self) -> LossOutcome {
+        let mut outcome = LossOutcome::default();
+        let Some(largest_acked) = self.largest_acked else { return outcome };
+        self.scan = self.scan.max(self.base);
+        while self.scan <= largest_acked {
+            let packet = &mut self.packets[(self.scan - self.base) as usize];
+            match packet.fate {
+                Fate::InFlight => {
+                    packet.fate = Fate::Abandoned;
+                    if packet.ack_eliciting {
+                        self.in_flight -= u64::from(packet.size);
+                        self.eliciting_in_flight -= 1;
+                    }
+                    outcome.contents.add(packet.contents);
+                    outcome.note_size(packet, self.large_acked_sent_at);
+                }
+                Fate::Abandoned => outcome.note_size(packet, self.large_acked_sent_at),
+                Fate::Acknowledged | Fate::Lost | Fate::Skipped => {}
+            }
+            self.scan += 1;
+        }
+        outcome
+    }
+
     /// Declares lost what was overtaken for too long (RFC 8985) and forgets what is settled.
     /// `forget_after` is how long a lost packet is remembered in case it arrives after all.
     pub fn detect_losses(&mut self, min_rtt: Duration, forget_after: Duration) -> LossOutcome {
@@ -371,10 +423,7 @@ impl SentPackets {
                         outcome.lost_sent_at = Some(packet.sent_at);
                         outcome.note_size(packet, self.large_acked_sent_at);
                     }
-                    outcome.contents.credit |= packet.contents.credit;
-                    outcome.contents.end |= packet.contents.end;
-                    outcome.contents.handshake_done |= packet.contents.handshake_done;
-                    outcome.contents.crypto |= packet.contents.crypto;
+                    outcome.contents.add(packet.contents);
                 }
                 Fate::Acknowledged => self.loss.on_resolved(false),
                 // Given up in a silence that something small has ended now.
@@ -402,10 +451,7 @@ impl SentPackets {
         for packet in &mut self.packets {
             if packet.fate == Fate::InFlight {
                 packet.fate = Fate::Abandoned;
-                contents.credit |= packet.contents.credit;
-                contents.end |= packet.contents.end;
-                contents.handshake_done |= packet.contents.handshake_done;
-                contents.crypto |= packet.contents.crypto;
+                contents.add(packet.contents);
             }
         }
         self.in_flight = 0;

@@ -199,6 +199,19 @@ impl LossTrial {
         };
     }
 
+    /// Nothing can be concluded from what was sent until now.
+    pub(super) fn void(&mut self, now: Timestamp) {
+        let level = self.levels.back().map(|&(_, level)| level);
+        self.levels.clear();
+        self.levels.extend(level.map(|level| (now, level)));
+        self.settled = None;
+        self.is_over = false;
+        self.before = None;
+        self.low_began = now;
+        self.low_ended = now;
+        self.discard();
+    }
+
     /// What was counted is of a rate that is no more.
     fn discard(&mut self) {
         self.even = LossCount::default();
@@ -324,6 +337,7 @@ mod tests {
             smoothed_rtt: rtt,
             min_rtt: rtt,
             in_flight: 0,
+            after_silence: false,
         }
     }
 

@@ -166,8 +166,6 @@ pub(super) struct Bbr {
     /// Arrival of the last acknowledgement.
     heard_at: Timestamp,
     probes: u64,
-    /// After a silence: send carefully until something is heard.
-    silent: bool,
 }
 
 impl Bbr {
@@ -215,7 +213,6 @@ impl Bbr {
             blind_until: Timestamp::ZERO,
             heard_at: Timestamp::ZERO,
             probes: 0,
-            silent: false,
         }
     }
 
@@ -272,6 +269,23 @@ impl Bbr {
                 now + PROBE_INTERVAL.max(rounds) + PROBE_INTERVAL / 1_280 * spread
             };
         }
+    }
+
+    /// The path is there again after a silence. What arrived before and what was lost in between do not
+    /// measure it, and it is taken for what it was: if that is wrong, a round trip or two show it.
+    fn resume(&mut self, now: Timestamp) {
+        self.path.forget_arrivals();
+        self.cut = None;
+        self.poor_rounds = 0;
+        self.plateau_rounds = 0;
+        self.arrivals_at_round = 0;
+        self.full_since = None;
+        self.round_end = self.sent;
+        self.round_since = now;
+        if matches!(self.state, State::Drain | State::Up | State::Down) {
+            self.enter(now, State::Cruise);
+        }
+        self.path.void_trial(now);
     }
 
     /// Growth of start-up in a round trip.
@@ -409,8 +423,10 @@ impl Controller for Bbr {
     }
 
     fn on_ack(&mut self, sample: &AckSample) {
-        self.silent = false;
         self.heard_at = sample.now;
+        if sample.after_silence {
+            self.resume(sample.now);
+        }
         self.path.on_ack(sample);
         self.min_rtt = self.path.min_rtt().unwrap_or(sample.min_rtt);
         self.tell_path_from_queue(sample);
@@ -434,9 +450,7 @@ impl Controller for Bbr {
         self.bandwidth = self.bandwidth.max(self.least_bandwidth());
     }
 
-    fn on_probe_timeout(&mut self, _now: Timestamp, count: u32) {
-        self.silent = count >= 2;
-    }
+    fn on_probe_timeout(&mut self, _now: Timestamp, _count: u32) {}
 
     fn window(&self) -> u64 {
         if let (State::Rivals, Some(rivals)) = (self.state, &self.rivals) {
@@ -457,8 +471,7 @@ impl Controller for Bbr {
     }
 
     fn pacing_rate(&self) -> u64 {
-        let silence = if self.silent { 0.5 } else { 1.0 };
-        ((self.bandwidth as f64 * self.gain() * silence) as u64).max(2 * self.packet)
+        ((self.bandwidth as f64 * self.gain()) as u64).max(2 * self.packet)
     }
 
     fn bandwidth(&self) -> u64 {

@@ -123,6 +123,16 @@ impl PathModel {
         self.trial.forget_own();
     }
 
+    /// Rates and losses of late are not those of now.
+    pub(super) fn forget_arrivals(&mut self) {
+        self.history.clear();
+    }
+
+    /// See [`LossTrial::void`].
+    pub(super) fn void_trial(&mut self, now: Timestamp) {
+        self.trial.void(now);
+    }
+
     /// See [`LossTrial::conclude`].
     pub(super) fn conclude_trial(&mut self) -> Option<Conclusion> {
         self.trial.conclude()
