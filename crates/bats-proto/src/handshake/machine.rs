@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::first::{ServerCrypto, StartInfo};
 use super::level::Level;
-use super::pace::Pace;
+use super::pace::{COPY_AFTER, Pace};
 use crate::config::{ClientConfig, Security, TransportConfig};
 use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, Session, SymbolKeys, TAG_LEN};
 use crate::crypto::{Unlocked, initial_keys};
@@ -510,7 +510,7 @@ impl Handshake {
         }
         let more = self.levels.iter().any(Level::has_unsent);
         if len == 0 || !more {
-            let wait = if self.copy_due { self.pace.copy } else { self.interval };
+            let wait = if self.copy_due { COPY_AFTER } else { self.interval };
             self.next_send = self.is_waiting().then(|| now + wait);
             if !self.copy_due {
                 let longest = self.pace.longest.max(self.base_interval());

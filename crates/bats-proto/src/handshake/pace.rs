@@ -9,9 +9,10 @@ const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(150);
 /// After this time a flight is sent once more, whether it was lost or not: waiting for a round trip to
 /// find out would make every twentieth connection of a path that loses 5 % twice as slow, and a
-/// handshake is short. Not at once, because losses come in bursts.
-const COPY_AFTER: Duration = Duration::from_millis(4);
-/// The round trip for which these are made; where a longer one is expected they grow with it.
+/// handshake is short. Not at once, because losses come in bursts; not later on long paths, because data
+/// follow, and overtake it where it is lost.
+pub(super) const COPY_AFTER: Duration = Duration::from_millis(4);
+/// The round trip for which the intervals are made; where a longer one is expected they grow with it.
 const USUAL_RTT: Duration = Duration::from_millis(100);
 
 /// Intervals of a handshake.
@@ -21,8 +22,6 @@ pub struct Pace {
     pub(super) first: Duration,
     /// Between repetitions at most, where no round trip has been measured.
     pub(super) longest: Duration,
-    /// Before the copy of a fresh flight.
-    pub(super) copy: Duration,
     /// After which it is given up.
     pub(super) timeout: Duration,
 }
@@ -37,7 +36,6 @@ impl Pace {
         Self {
             first: scaled(FIRST_INTERVAL),
             longest: scaled(LONGEST_INTERVAL),
-            copy: scaled(COPY_AFTER),
             timeout: config.handshake_timeout,
         }
     }
