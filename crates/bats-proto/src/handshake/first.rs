@@ -49,12 +49,9 @@ pub fn parse_first(datagram: &[u8]) -> Option<FirstPacket<'_>> {
     let header = long_header::decode(datagram)?;
     if header.version != VERSION && header.version != 0 {
         // Small packets of unknown versions get no answer that could be larger.
-        return (datagram.len() >= MIN_INITIAL_DATAGRAM).then(|| {
-            FirstPacket::UnknownVersion(UnknownVersion {
-                destination: header.destination,
-                source: header.source,
-            })
-        });
+        return (datagram.len() >= MIN_INITIAL_DATAGRAM).then_some(FirstPacket::UnknownVersion(
+            UnknownVersion { destination: header.destination, source: header.source },
+        ));
     }
     if let Ok(destination) = header.destination.try_into() {
         return Some(FirstPacket::ForUs { destination });
