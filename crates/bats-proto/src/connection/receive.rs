@@ -81,7 +81,9 @@ impl Connection {
             }
         };
         let payload = &packet[SHORT_HEADER_LEN..SHORT_HEADER_LEN + opened.len];
-        if !self.state.is_established() {
+        // What comes with the keys of data before the handshake is done waits for that (RFC 9001,
+        // section 5.7).
+        if !self.state.is_established() || self.is_provisional() {
             if !opened.carried {
                 self.early.hold(&opened, ce, payload);
             }
@@ -273,9 +275,9 @@ impl Connection {
                     self.misbehaved(now, "a client confirmed the handshake");
                 }
             }
-            Frame::Crypto { offset: _, data } => {
+            Frame::Crypto { offset, data } => {
                 self.owe_ack(now);
-                self.handshake.read_post_handshake(data);
+                self.handshake.read_later(now, offset, data);
             }
             Frame::Close { application, code, reason } => {
                 let reason = if application {
@@ -385,6 +387,7 @@ impl Connection {
         self.control.credit |= lost.credit;
         self.control.end |= lost.end;
         self.control.handshake_done |= lost.handshake_done;
+        self.control.crypto |= lost.crypto;
     }
 
     /// The peer broke the rules: close and name the rule.

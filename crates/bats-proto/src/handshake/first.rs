@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use bats_types::Timestamp;
 
+use super::early::SharedLedger;
 use super::token::TokenKey;
 use crate::config::{Security, ServerConfig};
 use crate::crypto::ServerTls;
@@ -22,6 +23,11 @@ pub enum FirstPacket {
     },
     /// A client's first packet, or a copy of it.
     Initial(InitialInfo),
+    /// Early data of a client that has not learnt the server's connection ID.
+    Early {
+        /// Connection ID that the client invented.
+        destination: [u8; ORIGINAL_CID_LEN],
+    },
     /// A version that is not spoken here; worth an answer.
     UnknownVersion(UnknownVersion),
 }
@@ -59,6 +65,10 @@ pub fn parse_first(datagram: &[u8]) -> Option<FirstPacket> {
     if let Ok(destination) = header.destination.try_into() {
         return Some(FirstPacket::ForUs { destination });
     }
+    if header.version != 0 && header.kind == LongKind::Early {
+        let destination = header.destination.try_into().ok()?;
+        return Some(FirstPacket::Early { destination });
+    }
     if header.version == 0
         || header.kind != LongKind::Initial
         || datagram.len() < MIN_INITIAL_DATAGRAM
@@ -82,6 +92,8 @@ pub fn write_version_negotiation(unknown: &UnknownVersion, grease: u32) -> Vec<u
 pub struct ServerCrypto {
     pub(super) tls: ServerTls,
     tokens: TokenKey,
+    /// There if early data are taken.
+    pub(super) ledger: Option<SharedLedger>,
 }
 
 /// What a server begins a connection with.
@@ -114,7 +126,11 @@ impl ServerCrypto {
         security: Security,
         token_key: [u8; 32],
     ) -> Result<Self, ConnectError> {
-        Ok(Self { tls: ServerTls::new(config, security)?, tokens: TokenKey::new(token_key) })
+        Ok(Self {
+            tls: ServerTls::new(config, security)?,
+            tokens: TokenKey::new(token_key),
+            ledger: config.transport.early_data.then(SharedLedger::default),
+        })
     }
 
     /// Decides about a first packet. `full`: no more connections are wanted; `busy`: clients must
