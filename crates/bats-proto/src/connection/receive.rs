@@ -66,7 +66,10 @@ impl Connection {
 
     fn handle_short(&mut self, now: Timestamp, packet: &mut [u8], ce: bool) -> bool {
         let Some(protection) = &mut self.protection else {
-            // Data that overtook the handshake; its sender will repair it.
+            // Data that overtook the handshake. A server's sender will repair it.
+            if self.role == Role::Client && self.state.is_handshaking() {
+                self.early.hold_sealed(ce, packet);
+            }
             return false;
         };
         let opened = match protection.open(packet, self.received.expected()) {
@@ -102,6 +105,9 @@ impl Connection {
     pub(super) fn handle_early(&mut self, now: Timestamp) {
         for packet in self.early.take() {
             self.handle_opened(now, packet.pn, (packet.kind, false), packet.ce, &packet.payload);
+        }
+        for (ce, mut packet) in self.early.take_sealed() {
+            self.handle_short(now, &mut packet, ce);
         }
     }
 

@@ -5,6 +5,8 @@ mod certificate;
 mod clock;
 mod plain;
 mod session;
+#[cfg(test)]
+mod session_tests;
 mod store;
 mod symbol;
 mod tickets;

@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(sessions.get(&[0]), None);
         assert_eq!(sessions.take(&[0]), Some(vec![0; 100]));
         assert_eq!(sessions.take(&[0]), None, "used up");
-        clock.tell(Timestamp::ZERO + LIFETIME - Duration::from_secs(1));
+        clock.tell(Timestamp::ZERO + (LIFETIME - Duration::from_secs(1)));
         assert_eq!(sessions.take(&[1]), Some(vec![1; 100]));
         clock.tell(Timestamp::ZERO + LIFETIME);
         assert_eq!(sessions.take(&[2]), None, "expired");
