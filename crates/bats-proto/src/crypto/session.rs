@@ -34,7 +34,7 @@ pub struct CryptoError(pub String);
 /// What a client's session begins with.
 pub enum ClientTls {
     /// Real.
-    Tls(ClientParts),
+    Tls(Box<ClientParts>),
     /// Stand-in.
     Plain,
 }
@@ -141,7 +141,7 @@ impl ClientTls {
             }
             let (tls, name) = tls_client(config, server_name, ALPN)?;
             let clock = Arc::new(ToldTime::new(Duration::ZERO, now));
-            return Ok(Self::Tls(ClientParts { tls, name, clock, store: None }));
+            return Ok(Self::Tls(Box::new(ClientParts { tls, name, clock, store: None })));
         };
         if security == Security::DangerousPlain {
             return Err(unusable("the stand-in for TLS has no sessions to be taken up"));
@@ -169,12 +169,13 @@ impl ClientTls {
         tls.resumption = Resumption::store(store.clone());
         tls.send_ticket_request =
             Some(TicketRequest { new_session_count: TICKETS, resumption_count: TICKETS });
-        Ok(Self::Tls(ClientParts { tls, name, clock, store: Some(store) }))
+        Ok(Self::Tls(Box::new(ClientParts { tls, name, clock, store: Some(store) })))
     }
 
     pub(crate) fn start(self, parameters: Vec<u8>) -> Result<Session, ConnectError> {
         match self {
-            Self::Tls(ClientParts { tls, name, clock, store }) => {
+            Self::Tls(parts) => {
+                let ClientParts { tls, name, clock, store } = *parts;
                 let connection =
                     ClientConnection::new(Arc::new(tls), Version::V1, name, parameters)
                         .map_err(unusable)?;

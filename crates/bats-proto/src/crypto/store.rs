@@ -119,9 +119,14 @@ impl SessionStore {
         Ok(template)
     }
 
-    fn insert(&self, session: KeptSession) {
+    /// Keeps a session that was begun under `template`, if that is still the one of its basis: under
+    /// another TLS would not take it up.
+    fn insert(&self, template: &Template, session: KeptSession) {
         let mut kept = self.lock();
-        if kept.limit == 0 {
+        let is_known = kept.bases.iter().any(|(basis, known)| {
+            *basis == session.key.basis && Arc::ptr_eq(&known.verifier, &template.verifier)
+        });
+        if kept.limit == 0 || !is_known {
             return;
         }
         let of_server = |other: &&KeptSession| other.key == session.key;
@@ -207,7 +212,8 @@ impl ClientSessionStore for StoreOf {
     fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
         let chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if !chain.is_empty() {
-            self.store.insert(KeptSession { key: self.key.clone(), chain, value });
+            let session = KeptSession { key: self.key.clone(), chain, value };
+            self.store.insert(&self.template, session);
         }
     }
 

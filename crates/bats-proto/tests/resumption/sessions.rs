@@ -199,6 +199,25 @@ fn the_store_is_bounded_and_the_newest_stay() {
     assert_eq!(many.len(), 16 * 2);
 }
 
+/// What comes to a store that was cleared meanwhile is of no use, and not kept.
+#[test]
+fn sessions_of_forgotten_trust_are_not_kept() {
+    let (identity, print) = identity();
+    let mut world = World::new(server(&identity, false));
+    let store = SessionStore::new(100);
+    let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
+    let first = world.connect(config.clone());
+    world.run(Duration::from_millis(10));
+    store.clear();
+    let second = world.connect(config.clone());
+    world.run(Duration::from_millis(100));
+    assert_eq!(world.all(CLIENT, &Event::Connected), [first, second]);
+    assert_eq!(store.len(), 2, "those of the second alone");
+    world.end(first);
+    world.end(second);
+    assert!(is_resumed(&mut world, config, NAME));
+}
+
 /// Sessions are sent after the handshake, and again if they are lost.
 #[test]
 fn sessions_arrive_through_loss() {
