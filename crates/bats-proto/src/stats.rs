@@ -130,4 +130,8 @@ pub struct EndpointStats {
     pub retries_sent: u64,
     /// Version negotiation packets sent.
     pub version_negotiations_sent: u64,
+    /// Sessions that made room for others before a client came back with them.
+    pub sessions_displaced: u64,
+    /// Handshakes that began while so many first flights were remembered that early data were refused.
+    pub early_data_refused: u64,
 }

@@ -43,6 +43,7 @@ pub enum ClientTls {
 pub struct ServerParts {
     tls: Arc<ServerConfig>,
     clock: Arc<ToldTime>,
+    sessions: Arc<ServerSessions>,
 }
 
 /// What a client's session is made of.
@@ -203,12 +204,13 @@ impl ServerTls {
         }
         let clock = Arc::new(ToldTime::new(Duration::ZERO, Timestamp::ZERO));
         let mut tls = tls_server_at(config, ALPN, clock.clone())?;
-        tls.session_storage = Arc::new(ServerSessions::new(clock.clone()));
+        let sessions = Arc::new(ServerSessions::new(clock.clone()));
+        tls.session_storage = sessions.clone();
         // As many as a client asks for, and none to one that does not.
         tls.max_tls13_tickets = usize::from(TICKETS);
         // QUIC's TLS knows none or any number; the limit is the packets' affair.
         tls.max_early_data_size = if transport.early_data { u32::MAX } else { 0 };
-        Ok(Self::Tls(ServerParts { tls: Arc::new(tls), clock }))
+        Ok(Self::Tls(ServerParts { tls: Arc::new(tls), clock, sessions }))
     }
 
     /// Begins a session; one that may `take_early` data, if the configuration has them.
@@ -218,7 +220,7 @@ impl ServerTls {
         take_early: bool,
     ) -> Result<Session, CryptoError> {
         match self {
-            Self::Tls(ServerParts { tls, clock }) => {
+            Self::Tls(ServerParts { tls, clock, .. }) => {
                 let mut connection = ServerConnection::new(tls.clone(), Version::V1, parameters)
                     .map_err(|error| CryptoError(error.to_string()))?;
                 if !take_early {
@@ -227,6 +229,14 @@ impl ServerTls {
                 Ok(Session::tls(quic::Connection::Server(connection), clock.clone(), None))
             }
             Self::Plain => Ok(Session::plain(Side::Server, parameters)),
+        }
+    }
+
+    /// Sessions that made room for others.
+    pub(crate) fn sessions_displaced(&self) -> u64 {
+        match self {
+            Self::Tls(parts) => parts.sessions.displaced(),
+            Self::Plain => 0,
         }
     }
 

@@ -26,6 +26,8 @@ pub(super) struct ServerSessions {
 #[derive(Default)]
 struct Kept {
     next: u64,
+    /// Sessions that made room for others.
+    displaced: u64,
     /// Names in the order of their age.
     names: BTreeMap<u64, Vec<u8>>,
     sessions: BTreeMap<Vec<u8>, Session>,
@@ -46,6 +48,11 @@ impl core::fmt::Debug for Kept {
 impl ServerSessions {
     pub(super) fn new(clock: Arc<ToldTime>) -> Self {
         Self { clock, kept: Mutex::default() }
+    }
+
+    /// Sessions that made room for others.
+    pub(super) fn displaced(&self) -> u64 {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).displaced
     }
 
     fn now(&self) -> Duration {
@@ -70,6 +77,7 @@ impl StoresServerSessions for ServerSessions {
             && let Some((_, oldest)) = kept.names.pop_first()
         {
             kept.sessions.remove(&oldest);
+            kept.displaced += 1;
         }
         true
     }
@@ -126,11 +134,13 @@ mod tests {
             sessions.put(name(number), vec![7]);
         }
         assert_eq!(sessions.kept.lock().unwrap().sessions.len(), MAX_SESSIONS);
+        assert_eq!(sessions.displaced(), 0);
         sessions.put(name(MAX_SESSIONS), vec![8]);
         sessions.put(name(MAX_SESSIONS), vec![9]);
         let kept = sessions.kept.lock().unwrap();
         assert_eq!((kept.sessions.len(), kept.names.len()), (MAX_SESSIONS, MAX_SESSIONS));
         drop(kept);
+        assert_eq!(sessions.displaced(), 1);
         assert_eq!(sessions.take(&name(0)), None);
         assert_eq!(sessions.take(&name(1)), Some(vec![7]));
         assert_eq!(sessions.take(&name(MAX_SESSIONS)), Some(vec![9]));

@@ -577,7 +577,8 @@ impl Endpoint {
 
     /// Counters of the endpoint itself.
     pub fn endpoint_stats(&self) -> EndpointStats {
-        self.stats.clone()
+        let displaced = self.server.as_ref().map_or(0, ServerCrypto::sessions_displaced);
+        EndpointStats { sessions_displaced: displaced, ..self.stats.clone() }
     }
 
     /// Number of open connections.

@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 
 use bats_types::Timestamp;
 
-use super::early::SharedLedger;
+use super::early::{SharedLedger, lock};
 use super::token::TokenKey;
 use crate::config::{Security, ServerConfig};
 use crate::crypto::ServerTls;
@@ -131,6 +131,16 @@ impl ServerCrypto {
             tokens: TokenKey::new(token_key),
             ledger: config.transport.early_data.then(SharedLedger::default),
         })
+    }
+
+    /// Sessions that made room for others before they were taken up.
+    pub fn sessions_displaced(&self) -> u64 {
+        self.tls.sessions_displaced()
+    }
+
+    /// Whether early data of one more first flight would be taken; true if none are taken at all.
+    pub(crate) fn has_early_room(&self, now: Timestamp) -> bool {
+        self.ledger.as_ref().is_none_or(|ledger| lock(ledger).has_room(now))
     }
 
     /// Decides about a first packet. `full`: no more connections are wanted; `busy`: clients must
