@@ -3,6 +3,8 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use crate::crypto::SessionStore;
+
 /// How a connection treats messages; the numbers are part of the API and travel in the handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -130,6 +132,37 @@ pub struct TransportConfig {
     pub max_udp_payload: u16,
     /// Packets sealed with one key before the key is updated; clamped to the AEAD's limit.
     pub key_update_packets: u64,
+    /// Client: sessions with servers are kept there and taken up again, which spares the next handshake
+    /// the certificates. `None`: every handshake is a full one. Servers offer it always.
+    pub resumption: Option<Resumption>,
+    /// Client in mode BTP: messages handed in before the connection is established travel with its
+    /// first flight if an earlier session is taken up, and arrive after half a round trip. Needs
+    /// `resumption`. Server that offers BTP: it takes such messages.
+    ///
+    /// Who records the first flight can send it again. A server takes each session up once, so that a
+    /// replay delivers nothing twice to one server; but it knows only itself: of several that share
+    /// a certificate each has its own sessions. Messages that must not be acted on before the peer
+    /// has answered do not belong here: what arrives early comes from who holds the session, not
+    /// from who is there now. See `docs/adr/0013-resumption-and-early-data.md`.
+    pub early_data: bool,
+}
+
+/// Where a client's sessions are kept, and what time it is.
+#[derive(Clone, Debug)]
+pub struct Resumption {
+    /// The sessions.
+    pub store: SessionStore,
+    /// The time since 1970 when the connection begins, by which the age of sessions is told: like all
+    /// time it comes from outside. [`PeerTrust::Authorities`] has a time of its own, which counts
+    /// then.
+    pub unix_time: Duration,
+}
+
+impl TransportConfig {
+    /// Whether a server with this configuration lets clients choose the mode.
+    pub(crate) fn offers(&self, mode: Mode) -> bool {
+        self.mode == mode || self.also_accepted.contains(&mode)
+    }
 }
 
 impl Default for TransportConfig {
@@ -149,6 +182,8 @@ impl Default for TransportConfig {
             keep_alive: None,
             max_udp_payload: 1472,
             key_update_packets: 1 << 22,
+            resumption: None,
+            early_data: false,
         }
     }
 }

@@ -26,9 +26,10 @@ pub mod wire;
 
 pub use bats_types::Timestamp;
 pub use config::{
-    ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, Mode, PeerTrust,
+    ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, Mode, PeerTrust, Resumption,
     ServerConfig, TransportConfig,
 };
+pub use crypto::SessionStore;
 pub use endpoint::{ConnectionHandle, Endpoint, Input, Output, Received, Transmit};
 pub use error::{CloseReason, ConnectError, SendError};
 pub use event::Event;

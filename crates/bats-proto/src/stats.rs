@@ -104,6 +104,15 @@ pub struct ConnectionStats {
     pub path_changes: u64,
     /// CE marks reported by the peer.
     pub ecn_ce: u64,
+    /// The handshake took up an earlier session.
+    pub resumed: bool,
+    /// Messages that went with the client's first flight; at the server, those that arrived so.
+    pub early_messages: u64,
+    /// Client: those among them that the server had when the handshake was done. The others were sent
+    /// again.
+    pub early_messages_accepted: u64,
+    /// Server: packets with early data beyond what is taken of one connection.
+    pub early_packets_refused: u64,
 }
 
 /// Counters of an endpoint for datagrams that belong to no connection, and of its handshakes.
@@ -121,4 +130,8 @@ pub struct EndpointStats {
     pub retries_sent: u64,
     /// Version negotiation packets sent.
     pub version_negotiations_sent: u64,
+    /// Sessions that made room for others before a client came back with them.
+    pub sessions_displaced: u64,
+    /// Handshakes that began while so many first flights were remembered that early data were refused.
+    pub early_data_refused: u64,
 }

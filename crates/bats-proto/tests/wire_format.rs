@@ -250,6 +250,43 @@ fn the_long_header_is_the_picture() {
 }
 
 #[test]
+fn the_header_of_early_data_is_the_picture() {
+    let payload = [octets("early"), vec![0; 16]].concat();
+    let drawn = pack(
+        "early-header",
+        &[
+            ("T", Value::Bits(3)),
+            ("G", Value::Bits(9)),
+            ("Version", Value::Bits(u64::from(VERSION))),
+            ("DCID length", Value::Bits(8)),
+            ("DCID", Value::Octets(b"original")),
+            ("SCID length", Value::Bits(4)),
+            ("SCID", Value::Octets(b"mine")),
+            ("Length", Value::Bits(4 + payload.len() as u64)),
+            ("Packet number", Value::Bits(2)),
+            ("Message frames", Value::Octets(&payload)),
+        ],
+    );
+    let len = payload.len() - 16;
+    let before_number = written(|writer| {
+        long_header::encode(writer, LongKind::Early, b"original", b"mine", &[], len, 9)
+    });
+    assert_eq!(drawn[..before_number.len()], before_number);
+    let read = long_header::decode(&drawn).expect("a header");
+    assert_eq!((read.kind, read.packet_len), (LongKind::Early, drawn.len()));
+    assert_eq!((read.token, read.number_at), (&[][..], before_number.len()));
+
+    let frame = message::decode(&mut Reader::new(&payload)).unwrap();
+    let expected = MessageFrame::Datagram { id: 0, total: 5, offset: 0, data: b"hello" };
+    assert_eq!(frame, Some(expected));
+    let mut queue = DatagramQueue::default();
+    queue.push(Bytes::from_static(b"hello"), Timestamp::from_millis(1));
+    let mut symbol = [0; 100];
+    let (written, _) = queue.fill_symbol(&mut symbol);
+    assert_eq!(symbol[..written], payload[..len]);
+}
+
+#[test]
 fn the_frames_are_the_examples() {
     let ack = AckHeader {
         largest: 9,

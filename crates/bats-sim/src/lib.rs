@@ -14,6 +14,7 @@ pub mod messages;
 pub mod network;
 pub mod paths;
 pub mod record;
+pub mod resumed;
 pub mod shared;
 pub mod swarm;
 pub mod tcp;

@@ -1,5 +1,6 @@
 //! The endpoint: where connections begin.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -9,6 +10,7 @@ use std::task::Poll;
 use bats_proto::config::Security;
 use bats_proto::stream::SecuredServer;
 use bats_proto::{EndpointConfig, EndpointStats, Mode, ServerConfig};
+use bytes::Bytes;
 
 #[cfg(feature = "quic")]
 use crate::carrier::Quic;
@@ -16,7 +18,7 @@ use crate::carrier::{Carriers, Listener, Tcp, Udp};
 use crate::clock::Clock;
 use crate::connection::Connection;
 use crate::driver::{self, Poller, Socket, canonical};
-use crate::error::{ConnectError, StartError};
+use crate::error::{ConnectError, SendError, StartError};
 use crate::options::{ClientOptions, ServerOptions};
 use crate::shared::{Shared, Slot};
 
@@ -188,13 +190,55 @@ impl Endpoint {
         server_name: &str,
         options: ClientOptions,
     ) -> Result<Connection, ConnectError> {
+        let (connection, _) = self.begin(remote, server_name, options, VecDeque::new())?;
+        poll_fn(|context| connection.poll_established(context)).await?;
+        Ok(connection)
+    }
+
+    /// As [`connect`](Self::connect), with messages that travel with the first flight if
+    /// [`ClientOptions::early_data`] allows it and the server took early data at an earlier visit: up
+    /// to 32 messages and 7 kB. Others follow when the connection is established, in their order.
+    /// [`ConnectionStats::early_messages_accepted`](crate::ConnectionStats::early_messages_accepted)
+    /// tells how many the server had by then.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; [`ConnectError::Configuration`] for a message longer than the server
+    /// accepts. Dropping the future before it is done gives the connection up, but not what has
+    /// arrived early.
+    pub async fn connect_early<M: Into<Bytes>>(
+        &self,
+        remote: SocketAddr,
+        server_name: &str,
+        options: ClientOptions,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<Connection, ConnectError> {
+        let messages = messages.into_iter().map(Into::into).collect();
+        let (connection, others) = self.begin(remote, server_name, options, messages)?;
+        poll_fn(|context| connection.poll_established(context)).await?;
+        for message in others {
+            connection.send(message).await.map_err(|error| match error {
+                SendError::Closed(reason) => ConnectError::Closed(reason),
+                other => ConnectError::Configuration(other.to_string()),
+            })?;
+        }
+        Ok(connection)
+    }
+
+    /// Begins a connection; with the messages that did not go with the first flight.
+    fn begin(
+        &self,
+        remote: SocketAddr,
+        server_name: &str,
+        options: ClientOptions,
+        mut messages: VecDeque<Bytes>,
+    ) -> Result<(Connection, VecDeque<Bytes>), ConnectError> {
         let remote = canonical(remote);
         let local = self.shared.local_addr;
         let bound_to_one = local.is_ipv4() || !local.ip().is_unspecified();
         if bound_to_one && local.is_ipv4() != remote.is_ipv4() {
             return Err(ConnectError::Family { local, remote });
         }
-        let connection = self.shared.call(|core, clock| {
+        self.shared.call(|core, clock| {
             if core.is_shut_down || core.ended.is_some() {
                 return Err(ConnectError::EndpointClosed);
             }
@@ -206,10 +250,19 @@ impl Endpoint {
                 },
             )?;
             core.slots.insert(handle, Slot { is_held: true, ..Slot::default() });
-            Ok(Connection::new(self.shared.clone(), core, handle, remote))
-        })?;
-        poll_fn(|context| connection.poll_established(context)).await?;
-        Ok(connection)
+            // Before the first flight leaves, so that they leave with it.
+            while let Some(message) = messages.pop_front() {
+                match core.endpoint.send(clock.now(), handle, message) {
+                    Ok(()) => {}
+                    Err(bats_proto::SendError::Blocked(message)) => {
+                        messages.push_front(message);
+                        break;
+                    }
+                    Err(error) => return Err(ConnectError::Configuration(error.to_string())),
+                }
+            }
+            Ok((Connection::new(self.shared.clone(), core, handle, remote), messages))
+        })
     }
 
     /// The next connection that a peer has established.

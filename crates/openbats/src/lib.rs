@@ -66,6 +66,13 @@
 //! TRANSPARENT is for networks that are known to carry the load; on others it harms everybody, itself
 //! included.
 //!
+//! # Coming back
+//!
+//! A client that keeps a [`SessionStore`] ([`ClientOptions::sessions`]) need not see a server's certificate
+//! twice. In BTP, where both ends want it, the first messages travel with the first flight and arrive
+//! after half a round trip: see [`Endpoint::connect_early`], and [`ClientOptions::early_data`] for what
+//! that costs.
+//!
 //! Every call that may take time is a future that runs on any executor; [`Wait::wait`] blocks
 //! instead. Each endpoint has one socket and one thread of its own, which sends and receives
 //! whatever the application does meanwhile.
@@ -84,7 +91,8 @@ mod shared;
 mod wait;
 
 pub use bats_proto::{
-    CloseReason, CongestionAlgorithm, ConnectionStats, EndpointStats, Goal, Mode, TransportConfig,
+    CloseReason, CongestionAlgorithm, ConnectionStats, EndpointStats, Goal, Mode, SessionStore,
+    TransportConfig,
 };
 pub use connection::Connection;
 pub use endpoint::{Builder, Endpoint};

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bats_proto::{ClientConfig, Mode, PeerTrust, ServerConfig, TransportConfig};
+use bats_proto::{
+    ClientConfig, Mode, PeerTrust, Resumption, ServerConfig, SessionStore, TransportConfig,
+};
 
 use crate::clock::unix_time;
 use crate::error::IdentityError;
@@ -51,13 +53,22 @@ pub struct ClientOptions {
     transport: TransportConfig,
     mode: Option<Mode>,
     deadline: Option<Duration>,
+    sessions: Option<SessionStore>,
+    early_data: bool,
 }
 
 impl ClientOptions {
     /// Defaults for everything but the trust.
     #[must_use]
     pub fn new(trust: Trust) -> Self {
-        Self { trust, transport: TransportConfig::default(), mode: None, deadline: None }
+        Self {
+            trust,
+            transport: TransportConfig::default(),
+            mode: None,
+            deadline: None,
+            sessions: None,
+            early_data: false,
+        }
     }
 
     /// Limits and behaviour of the connection.
@@ -82,6 +93,30 @@ impl ClientOptions {
         self
     }
 
+    /// Keeps the sessions that servers offer in `store`, and takes them up again: the next handshake
+    /// with the same server needs no certificate. A session stands on the trust that it was begun
+    /// with and is taken up under no other. Modes BTP, BRTP, BRCTP and TRANSPARENT.
+    #[must_use]
+    pub fn sessions(mut self, store: &SessionStore) -> Self {
+        self.sessions = Some(store.clone());
+        self
+    }
+
+    /// Mode BTP, with [`sessions`](Self::sessions): what
+    /// [`Endpoint::connect_early`](crate::Endpoint::connect_early) is given travels with the first
+    /// flight, where there is a session and the server takes such messages
+    /// ([`ServerOptions::early_data`]), and arrives after half a round trip.
+    ///
+    /// Who records that flight can send it again. One server delivers each message once all the same;
+    /// of several behind one address, each with sessions of its own, none takes those of another.
+    /// But early messages are believed before it is known that their sender is there now: what must
+    /// not be done at another's time does not belong in one.
+    #[must_use]
+    pub fn early_data(mut self) -> Self {
+        self.early_data = true;
+        self
+    }
+
     pub(crate) fn into_config(self) -> ClientConfig {
         let mut trust = self.trust.0;
         if let PeerTrust::Authorities { unix_time: at, .. } = &mut trust {
@@ -90,6 +125,10 @@ impl ClientOptions {
         let mut transport = self.transport;
         transport.mode = self.mode.unwrap_or(transport.mode);
         transport.deadline = self.deadline.unwrap_or(transport.deadline);
+        if let Some(store) = self.sessions {
+            transport.resumption = Some(Resumption { store, unix_time: unix_time() });
+        }
+        transport.early_data |= self.early_data;
         ClientConfig { trust, identity: None, transport: Arc::new(transport) }
     }
 }
@@ -103,6 +142,7 @@ pub struct ServerOptions {
     deadline: Option<Duration>,
     retry_threshold: usize,
     max_connections: usize,
+    early_data: bool,
 }
 
 impl ServerOptions {
@@ -116,6 +156,7 @@ impl ServerOptions {
             deadline: None,
             retry_threshold: 64,
             max_connections: 10_000,
+            early_data: false,
         }
     }
 
@@ -157,12 +198,23 @@ impl ServerOptions {
         self
     }
 
+    /// Takes messages of BTP, which must be among the [`modes`](Self::modes), with the first flight of
+    /// clients that were here before. Each is delivered once, and before it is known that the client
+    /// is there now; see [`ClientOptions::early_data`]. Connections are accepted at that moment, and
+    /// end if the client does not finish its handshake in ten seconds.
+    #[must_use]
+    pub fn early_data(mut self) -> Self {
+        self.early_data = true;
+        self
+    }
+
     pub(crate) fn into_config(self) -> ServerConfig {
         let mut transport = self.transport;
         if let Some((first, others)) = self.modes.split_first() {
             (transport.mode, transport.also_accepted) = (*first, others.to_vec());
         }
         transport.deadline = self.deadline.unwrap_or(transport.deadline);
+        transport.early_data |= self.early_data;
         ServerConfig {
             identity: self.identity.0,
             transport: Arc::new(transport),

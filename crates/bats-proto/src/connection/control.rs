@@ -13,6 +13,8 @@ pub(super) struct PendingControl {
     pub(super) credit: bool,
     pub(super) end: bool,
     pub(super) handshake_done: bool,
+    /// TLS data after the handshake.
+    pub(super) crypto: bool,
     pub(super) ping: bool,
     /// The newest challenge of the peer that was not answered.
     pub(super) path_response: Option<u64>,
@@ -26,7 +28,13 @@ impl PendingControl {
     /// Whether a control packet has anything to carry now.
     pub(super) fn is_due(&self) -> bool {
         let path = self.path_response.is_some();
-        path || self.ack || self.rank || self.credit || self.end || self.handshake_done || self.ping
+        path || self.ack
+            || self.rank
+            || self.credit
+            || self.end
+            || self.handshake_done
+            || self.crypto
+            || self.ping
     }
 
     /// The CLOSE frame to be sent.

@@ -1,4 +1,4 @@
-//! Data that overtook the end of the handshake.
+//! Data that overtook the end of the handshake, or all of it.
 
 use super::protection::Opened;
 use crate::wire::short_header::PacketKind;
@@ -19,20 +19,38 @@ pub(super) struct EarlyPacket {
 /// Packets of a peer that is done with the handshake before we are: its last flight was lost or
 /// overtaken. Without them its first message would wait for a time-out.
 #[derive(Debug, Default)]
-pub(super) struct EarlyPackets(Vec<EarlyPacket>);
+pub(super) struct EarlyPackets {
+    opened: Vec<EarlyPacket>,
+    /// Whether it met congestion, and the packet.
+    sealed: Vec<(bool, Vec<u8>)>,
+}
 
 impl EarlyPackets {
     /// Keeps a packet, if there is room for it; those of later keys cannot be early.
     pub(super) fn hold(&mut self, opened: &Opened, ce: bool, payload: &[u8]) {
-        if self.0.len() < MAX_PACKETS && !opened.updated {
+        if self.opened.len() < MAX_PACKETS && !opened.updated {
             let payload = payload.to_vec();
-            self.0.push(EarlyPacket { pn: opened.pn, kind: opened.kind, ce, payload });
+            self.opened.push(EarlyPacket { pn: opened.pn, kind: opened.kind, ce, payload });
         }
     }
 
     /// All of them, in the order of their arrival.
     pub(super) fn take(&mut self) -> Vec<EarlyPacket> {
-        core::mem::take(&mut self.0)
+        core::mem::take(&mut self.opened)
+    }
+
+    /// Keeps a packet whose keys are not there yet, if there is room for it. A client does: a server
+    /// that answers early messages says more than its handshake, and a copy of that may come later
+    /// than the rest.
+    pub(super) fn hold_sealed(&mut self, ce: bool, packet: &[u8]) {
+        if self.sealed.len() < MAX_PACKETS {
+            self.sealed.push((ce, packet.to_vec()));
+        }
+    }
+
+    /// All of these, in the order of their arrival.
+    pub(super) fn take_sealed(&mut self) -> Vec<(bool, Vec<u8>)> {
+        core::mem::take(&mut self.sealed)
     }
 }
 
@@ -58,5 +76,9 @@ mod tests {
         assert_eq!(held.len(), MAX_PACKETS);
         assert!(held.iter().all(|packet| packet.pn != 3));
         assert!(early.take().is_empty());
+        for pn in 0..100 {
+            early.hold_sealed(pn == 0, &[pn; 100]);
+        }
+        assert_eq!(early.take_sealed().len(), MAX_PACKETS);
     }
 }

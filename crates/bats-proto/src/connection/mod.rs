@@ -17,6 +17,7 @@ mod silence;
 mod state;
 mod streams;
 mod transmit;
+mod zero_rtt;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -50,6 +51,7 @@ use protection::PacketProtection;
 use silence::Silence;
 use state::State;
 use streams::{Outgoing, Streams};
+use zero_rtt::ZeroRtt;
 
 pub(crate) use carried::{Arrived, Carriage, FirstLink};
 pub(crate) use setup::{Setup, local_parameters, max_message, receive_budget};
@@ -152,6 +154,7 @@ pub(crate) struct Connection {
     ce_reported: u64,
 
     early: EarlyPackets,
+    zero_rtt: ZeroRtt,
     streams: Option<Streams>,
     /// Agreed by both ends when the connection was established.
     mode: Option<Mode>,
@@ -207,8 +210,7 @@ impl Connection {
             return Err(SendError::Closed);
         }
         let Some(streams) = &mut self.streams else {
-            self.writable_wanted = true;
-            return Err(SendError::Blocked(message));
+            return self.send_early(now, message, deadline);
         };
         let products = products(&*self.controller, self.carried.as_deref(), &self.rtt);
         if streams.outgoing.is_finished() {
@@ -307,8 +309,9 @@ impl Connection {
         self.state.is_dead() && self.events.is_empty()
     }
 
+    /// Whether the handshake is done.
     pub(crate) fn is_established(&self) -> bool {
-        self.counters.established.is_some()
+        self.counters.established.is_some() && !self.is_provisional()
     }
 
     pub(crate) fn remote(&self) -> SocketAddr {
@@ -394,6 +397,10 @@ impl Connection {
             probe_timeouts: self.counters.probe_timeouts,
             ecn_ce: self.ce_reported,
             path_changes: self.migration.changes,
+            resumed: self.is_established() && self.handshake.is_resumed(),
+            early_messages: self.zero_rtt.messages,
+            early_messages_accepted: self.zero_rtt.accepted,
+            early_packets_refused: self.handshake.early_refused(),
             ..ConnectionStats::default()
         };
         if let Some(protection) = &self.protection {

@@ -66,7 +66,10 @@ impl Connection {
 
     fn handle_short(&mut self, now: Timestamp, packet: &mut [u8], ce: bool) -> bool {
         let Some(protection) = &mut self.protection else {
-            // Data that overtook the handshake; its sender will repair it.
+            // Data that overtook the handshake. A server's sender will repair it.
+            if self.role == Role::Client && self.state.is_handshaking() {
+                self.early.hold_sealed(ce, packet);
+            }
             return false;
         };
         let opened = match protection.open(packet, self.received.expected()) {
@@ -81,7 +84,9 @@ impl Connection {
             }
         };
         let payload = &packet[SHORT_HEADER_LEN..SHORT_HEADER_LEN + opened.len];
-        if !self.state.is_established() {
+        // What comes with the keys of data before the handshake is done waits for that (RFC 9001,
+        // section 5.7).
+        if !self.state.is_established() || self.is_provisional() {
             if !opened.carried {
                 self.early.hold(&opened, ce, payload);
             }
@@ -100,6 +105,9 @@ impl Connection {
     pub(super) fn handle_early(&mut self, now: Timestamp) {
         for packet in self.early.take() {
             self.handle_opened(now, packet.pn, (packet.kind, false), packet.ce, &packet.payload);
+        }
+        for (ce, mut packet) in self.early.take_sealed() {
+            self.handle_short(now, &mut packet, ce);
         }
     }
 
@@ -273,9 +281,9 @@ impl Connection {
                     self.misbehaved(now, "a client confirmed the handshake");
                 }
             }
-            Frame::Crypto { offset: _, data } => {
+            Frame::Crypto { offset, data } => {
                 self.owe_ack(now);
-                self.handshake.read_post_handshake(data);
+                self.handshake.read_later(now, offset, data);
             }
             Frame::Close { application, code, reason } => {
                 let reason = if application {
@@ -398,6 +406,7 @@ impl Connection {
         self.control.credit |= lost.credit;
         self.control.end |= lost.end;
         self.control.handshake_done |= lost.handshake_done;
+        self.control.crypto |= lost.crypto;
     }
 
     /// The peer broke the rules: close and name the rule.

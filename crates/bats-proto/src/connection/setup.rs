@@ -21,6 +21,7 @@ use super::protection::PacketProtection;
 use super::silence::Silence;
 use super::state::State;
 use super::streams::{Incoming, Outgoing, Streams, TimelyIncoming};
+use super::zero_rtt::ZeroRtt;
 use super::{Connection, Counters, PendingSample, Role};
 use crate::config::{CongestionAlgorithm, Mode, TransportConfig};
 use crate::congestion::{self, Pacer};
@@ -137,6 +138,7 @@ impl Connection {
             ce_received: 0,
             ce_reported: 0,
             early: EarlyPackets::default(),
+            zero_rtt: ZeroRtt::default(),
             streams: None,
             mode: None,
             fragments: FragmentAssembly::default(),
@@ -179,7 +181,7 @@ impl Connection {
         let authentic = match self.handshake.handle_datagram(now, datagram) {
             Ok(authentic) => authentic,
             Err(error) => {
-                if self.state.is_handshaking() {
+                if self.state.is_handshaking() || self.is_provisional() {
                     let text = error.to_string();
                     self.begin_close(now, false, 2, &text, error.into());
                 }
@@ -187,7 +189,8 @@ impl Connection {
             }
         };
         self.progress_handshake(now);
-        if authentic && self.role == Role::Server && self.state.is_established() {
+        let is_done = self.state.is_established() && !self.is_provisional();
+        if authentic && self.role == Role::Server && is_done {
             // The client repeats its Finished: it has not heard that it arrived.
             self.control.handshake_done = true;
         }
@@ -201,7 +204,14 @@ impl Connection {
             self.protection =
                 PacketProtection::new(keys, &mut self.handshake, self.config.key_update_packets);
         }
-        if !self.state.is_handshaking() || !self.handshake.is_complete() {
+        if self.is_provisional() && self.state.is_established() {
+            if self.handshake.is_complete() {
+                self.confirm_provisional(now);
+            }
+            return self.take_early_data(now);
+        }
+        let is_ready = self.handshake.is_complete() || self.may_be_provisional();
+        if !self.state.is_handshaking() || !is_ready {
             return;
         }
         let (Some(parameters), Some(remote_cid)) =
@@ -211,10 +221,11 @@ impl Connection {
         };
         self.remote_cid = remote_cid;
         self.establish(now, &parameters);
+        self.take_early_data(now);
     }
 
     /// The mode of the connection: the client's, if the server offers it.
-    fn agreed_mode(&self, peers: u8) -> Option<Mode> {
+    pub(super) fn agreed_mode(&self, peers: u8) -> Option<Mode> {
         let theirs = Mode::from_number(peers)?;
         if self.role == Role::Server && !theirs.is_own() {
             return None;
@@ -350,11 +361,18 @@ impl Connection {
         self.last_received_at = now;
         self.deadlines.idle = Some(now + self.idle_timeout);
         self.counters.established = Some(now);
-        self.writable_wanted = false;
+        self.writable_wanted = self.zero_rtt.refused;
+        self.zero_rtt.provisional = !self.handshake.is_complete();
         if self.role == Role::Server {
-            self.control.handshake_done = true;
             self.events.push_back(Event::Accepted);
+            if self.is_provisional() {
+                return;
+            }
+            self.control.handshake_done = true;
+            self.control.crypto = !self.handshake.later_data().is_empty();
+            self.close_early_data();
         } else {
+            self.settle_first_flight(now);
             // Lets the server hear the new keys at once, whatever happens to the Finished.
             self.control.ping = true;
             self.events.push_back(Event::Connected);

@@ -10,9 +10,12 @@ use crate::flow::{
     FlowError, FlowReceiver, FlowSender, PathView, RatelessReceiver, RatelessSender,
     ReceiverCounters, Residual, SenderCounters, TimelyReceiver, TimelySender,
 };
+use crate::handshake::MAX_EARLY_MESSAGES;
 use crate::session::{DatagramAssembly, DatagramQueue, Inbox, Reassembly, SendQueue, SessionError};
+use crate::wire::message::{self, MessageFrame};
 use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
+use crate::wire::varint::Reader;
 
 /// There once the peer's parameters are known.
 #[derive(Debug)]
@@ -121,6 +124,13 @@ impl Outgoing {
         match self {
             Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.push(message),
             Self::Timely { queue, .. } => queue.push(message, expires),
+        }
+    }
+
+    /// The first `count` messages have gone with the first flight.
+    pub(super) fn skip(&mut self, count: u64) {
+        if let Self::Timely { queue, .. } = self {
+            queue.skip(count);
         }
     }
 
@@ -411,6 +421,51 @@ impl Incoming {
         }
         taken.altered = altered;
         Ok(taken)
+    }
+
+    /// Takes a payload of early data: message frames as in a symbol. With the messages that it
+    /// completed, a bit each by their numbers.
+    ///
+    /// # Errors
+    ///
+    /// The frames are malformed, or number messages that cannot be early.
+    pub(super) fn take_early(
+        &mut self,
+        payload: &[u8],
+        inbox: &mut Inbox,
+        budget: usize,
+    ) -> Result<(Taken, u32), SessionError> {
+        let Self::Timely(timely) = self else { return Err(SessionError::Sequence) };
+        let mut reader = Reader::new(payload);
+        while let Some(frame) =
+            message::decode(&mut reader).map_err(|message::Malformed| SessionError::Malformed)?
+        {
+            match frame {
+                MessageFrame::Datagram { id, .. } if id < MAX_EARLY_MESSAGES as u64 => {}
+                _ => return Err(SessionError::Sequence),
+            }
+        }
+        timely.assembly.feed(payload)?;
+        let mut taken = Taken::default();
+        while let Some(message) = timely.assembly.pop() {
+            taken.messages += 1;
+            taken.bytes += message.len() as u64;
+            inbox.push(message);
+        }
+        while !inbox.has_room(budget) && inbox.pop().is_some() {
+            timely.overflowed += 1;
+        }
+        let ids = 0..MAX_EARLY_MESSAGES as u32;
+        let arrived = ids.filter(|&id| timely.assembly.has_delivered(u64::from(id)));
+        Ok((taken, arrived.fold(0, |all, id| all | 1 << id)))
+    }
+
+    /// These messages, a bit each, were delivered by another connection.
+    pub(super) fn note_early(&mut self, delivered: u32) {
+        if let Self::Timely(timely) = self {
+            let ids = (0..MAX_EARLY_MESSAGES as u32).filter(|id| delivered >> id & 1 == 1);
+            ids.for_each(|id| timely.assembly.note_delivered(u64::from(id)));
+        }
     }
 
     pub(super) fn feedback_at(&self) -> Option<Timestamp> {

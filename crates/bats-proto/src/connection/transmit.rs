@@ -69,6 +69,9 @@ impl Connection {
             self.vanish(CloseReason::AeadLimit);
             return None;
         }
+        if self.is_provisional() && self.unproved_allowance() < usize::from(self.mtu.current()) {
+            return None;
+        }
         self.maybe_update_keys();
         if self.carried.is_some() {
             // What is coded leaves when a link asks for it.
@@ -92,6 +95,7 @@ impl Connection {
     ) -> Transmit {
         self.last_sent_at = now;
         self.arm_keep_alive(now);
+        self.unvalidated_sent += buffer.len() as u64;
         self.counters.bytes_sent += buffer.len() as u64;
         self.counters.packets_sent += buffer.len().div_ceil(segment_size) as u64;
         Transmit {
@@ -138,7 +142,7 @@ impl Connection {
 
     fn poll_handshake(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Transmit> {
         let allowance = if self.role == Role::Server && !self.handshake.is_complete() {
-            (3 * self.unvalidated_received).saturating_sub(self.unvalidated_sent) as usize
+            self.unproved_allowance()
         } else {
             usize::MAX
         };
@@ -148,7 +152,6 @@ impl Connection {
         if len == 0 {
             return None;
         }
-        self.unvalidated_sent += len as u64;
         Some(self.transmit(now, buffer, len))
     }
 
@@ -252,6 +255,8 @@ impl Connection {
             _ => None,
         };
         let (ping, done) = (self.control.ping, self.control.handshake_done);
+        let later =
+            if self.control.crypto { self.handshake.later_data().to_vec() } else { Vec::new() };
         let path_response = self.control.path_response;
         let mark = self.received.largest().map_or(0, |(largest, _)| largest);
 
@@ -265,6 +270,9 @@ impl Connection {
             }
             if done {
                 frame::encode(writer, &Frame::HandshakeDone)?;
+            }
+            if !later.is_empty() {
+                frame::encode(writer, &Frame::Crypto { offset: 0, data: &later })?;
             }
             if let Some(credit) = credit {
                 frame::encode(writer, &Frame::Credit(credit))?;
@@ -293,10 +301,15 @@ impl Connection {
             credit: credit.is_some(),
             end: end.is_some(),
             handshake_done: done,
+            crypto: !later.is_empty(),
             ..Contents::default()
         };
-        let ack_eliciting =
-            ping || path_response.is_some() || done || credit.is_some() || end.is_some();
+        let ack_eliciting = ping
+            || path_response.is_some()
+            || done
+            || !later.is_empty()
+            || credit.is_some()
+            || end.is_some();
         self.control = PendingControl {
             close: self.control.close.take(),
             close_sent: self.control.close_sent.take(),
@@ -321,6 +334,9 @@ impl Connection {
     }
 
     fn poll_mtu_probe(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<usize> {
+        if self.is_provisional() {
+            return None;
+        }
         let loss = self.sent.loss.estimate();
         let size = self.mtu.poll(now, self.rtt.probe_timeout(MAX_ACK_DELAY), loss)?;
         self.begin_packet(buffer);
@@ -367,7 +383,9 @@ impl Connection {
         let view = self.path_view();
         let limit = buffer.capacity().min(MAX_BURST_BYTES);
         let mut segments = usize::from(segment_size.is_some());
-        while segments < MAX_SEGMENTS && self.stash.is_empty() && self.unsplit.is_none() {
+        // What may go to an address that is not proved is counted packet by packet.
+        let max_segments = if self.is_provisional() { 1 } else { MAX_SEGMENTS };
+        while segments < max_segments && self.stash.is_empty() && self.unsplit.is_none() {
             let packet_bound = segment_size.unwrap_or(usize::from(self.mtu.current()));
             if segments > 0 && buffer.len() + packet_bound > limit {
                 break;
@@ -498,7 +516,8 @@ impl Connection {
             return;
         }
         self.handshake.handle_timeout(now);
-        if self.state.is_handshaking() && self.handshake.has_timed_out(now) {
+        let is_open = self.state.is_handshaking() || self.is_provisional();
+        if is_open && self.handshake.has_timed_out(now) {
             return self.vanish(CloseReason::HandshakeTimeout);
         }
         if expired(&mut self.deadlines.idle, now) {
@@ -608,7 +627,7 @@ impl Connection {
         };
         add(self.handshake.next_timeout());
         if self.state.is_established() {
-            if self.carried.is_none() {
+            if self.carried.is_none() && !self.is_provisional() {
                 add(self.mtu.next_timeout().map(|at| at.max(now)));
                 add(self.migration.next_timeout());
             }

@@ -2,14 +2,23 @@
 //! a transport of their own for TLS: [`stream`](crate::stream) and QUIC.
 
 mod certificate;
+mod clock;
 mod plain;
 mod session;
+#[cfg(test)]
+mod session_tests;
+mod store;
 mod symbol;
+mod tickets;
+mod trust;
 mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
-pub use session::{ClientTls, CryptoError, ServerTls, Session, tls_client, tls_server};
+pub use session::{
+    ClientParts, ClientTls, CryptoError, ServerParts, ServerTls, Session, tls_client, tls_server,
+};
 pub(crate) use session::{Unlocked, initial_keys, plain_keys};
+pub use store::SessionStore;
 pub(crate) use symbol::{SymbolKey, SymbolKeys};
 
 /// Octets of a tag.
@@ -61,12 +70,15 @@ pub struct Keys {
     pub remote: DirectionalKeys,
 }
 
+impl DirectionalKeys {
+    fn from_tls(keys: rustls::quic::DirectionalKeys) -> Self {
+        Self { header: HeaderKey::Aead(keys.header), packet: PacketKey::Aead(keys.packet) }
+    }
+}
+
 impl Keys {
     fn from_tls(keys: rustls::quic::Keys) -> Self {
-        let direction = |keys: rustls::quic::DirectionalKeys| DirectionalKeys {
-            header: HeaderKey::Aead(keys.header),
-            packet: PacketKey::Aead(keys.packet),
-        };
+        let direction = DirectionalKeys::from_tls;
         Self { local: direction(keys.local), remote: direction(keys.remote) }
     }
 }

@@ -1,40 +1,63 @@
 //! The TLS session of a handshake, or its stand-in.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::sync::Arc;
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use bats_types::Timestamp;
+use rustls::client::{Resumption, TicketRequest};
+use rustls::pki_types::ServerName;
 use rustls::quic::{self, ClientConnection, KeyChange, Secrets, ServerConnection, Version};
-use rustls::time_provider::TimeProvider;
-use rustls::{ClientConfig, RootCertStore, ServerConfig, Side, version::TLS13};
+use rustls::{ClientConfig, HandshakeKind, ServerConfig, Side, version::TLS13};
 
+use super::clock::ToldTime;
 use super::plain::PlainKey;
+use super::store::StoreOf;
 use super::symbol::{EXPORTER_LABEL, SECRET_LEN, SymbolKeys};
-use super::verifier::PinnedVerifier;
+use super::tickets::ServerSessions;
+use super::trust::{Basis, Template, judged_at, key_of, unusable};
 use super::{DirectionalKeys, HeaderKey, Keys, PacketKey, fingerprint};
-use crate::config::{self, Identity, PeerTrust, Security};
+use crate::config::{self, Mode, Security};
 use crate::error::ConnectError;
 
 /// Application protocol of the handshake.
 const ALPN: &[u8] = b"openbats/1";
+/// Sessions that a client asks for with each connection: one for the next, and one to spare, because
+/// each is used once and a connection may end before new ones come.
+const TICKETS: u8 = 2;
 
 /// What the TLS session does not accept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CryptoError(pub String);
 
-/// What a client's sessions have in common.
+/// What a client's session begins with.
 pub enum ClientTls {
     /// Real.
-    Tls(Arc<ClientConfig>, Box<ServerName<'static>>),
+    Tls(Box<ClientParts>),
     /// Stand-in.
     Plain,
+}
+
+/// What a server's sessions are made of.
+pub struct ServerParts {
+    tls: Arc<ServerConfig>,
+    clock: Arc<ToldTime>,
+    sessions: Arc<ServerSessions>,
+}
+
+/// What a client's session is made of.
+pub struct ClientParts {
+    tls: ClientConfig,
+    name: ServerName<'static>,
+    clock: Arc<ToldTime>,
+    store: Option<Arc<StoreOf>>,
 }
 
 /// What a server's sessions have in common.
 pub enum ServerTls {
     /// Real.
-    Tls(Arc<ServerConfig>),
+    Tls(ServerParts),
     /// Stand-in.
     Plain,
 }
@@ -45,26 +68,8 @@ impl core::fmt::Debug for ServerTls {
     }
 }
 
-/// The clock that TLS is given: one moment, told from outside.
-#[derive(Debug)]
-struct FixedTime(UnixTime);
-
-impl TimeProvider for FixedTime {
-    fn current_time(&self) -> Option<UnixTime> {
-        Some(self.0)
-    }
-}
-
-fn unusable(error: impl core::fmt::Display) -> ConnectError {
-    ConnectError::Configuration(error.to_string())
-}
-
-fn key_of(identity: &Identity) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-    let chain = identity.certificate_chain.iter().cloned().map(CertificateDer::from).collect();
-    (chain, PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.private_key.clone())))
-}
-
-/// The TLS of a client, whatever carries it, and the name to be asked for.
+/// The TLS of a client, whatever carries it, and the name to be asked for. Every handshake is a full
+/// one.
 ///
 /// # Errors
 ///
@@ -74,46 +79,20 @@ pub fn tls_client(
     server_name: &str,
     alpn: &[u8],
 ) -> Result<(ClientConfig, ServerName<'static>), ConnectError> {
-    let name = ServerName::try_from(server_name.to_owned())
-        .map_err(|_| ConnectError::ServerName(server_name.to_owned()))?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let judged_at = match &config.trust {
-        PeerTrust::Authorities { unix_time, .. } => *unix_time,
-        // Fingerprints know no time.
-        PeerTrust::Fingerprints(_) | PeerTrust::DangerousAcceptAny => Duration::ZERO,
-    };
-    let time = Arc::new(FixedTime(UnixTime::since_unix_epoch(judged_at)));
-    let builder = ClientConfig::builder_with_details(provider.clone(), time)
-        .with_protocol_versions(&[&TLS13])
-        .map_err(unusable)?;
-    let pinned = |accepted| Arc::new(PinnedVerifier { accepted, provider: provider.clone() });
-    let builder = match &config.trust {
-        PeerTrust::Authorities { certificates, .. } => {
-            let mut roots = RootCertStore::empty();
-            for authority in certificates {
-                roots.add(CertificateDer::from(authority.clone())).map_err(unusable)?;
-            }
-            builder.with_root_certificates(roots)
-        }
-        PeerTrust::Fingerprints(accepted) => {
-            builder.dangerous().with_custom_certificate_verifier(pinned(Some(accepted.clone())))
-        }
-        PeerTrust::DangerousAcceptAny => {
-            builder.dangerous().with_custom_certificate_verifier(pinned(None))
-        }
-    };
-    let mut tls = match &config.identity {
-        Some(identity) => {
-            let (chain, key) = key_of(identity);
-            builder.with_client_auth_cert(chain, key).map_err(unusable)?
-        }
-        None => builder.with_no_client_auth(),
-    };
+    let name = name_of(server_name)?;
+    let mut tls = Template::new(config)?.tls;
+    let base = judged_at(&config.trust).unwrap_or_default();
+    tls.time_provider = Arc::new(ToldTime::new(base, Timestamp::ZERO));
     tls.alpn_protocols = vec![alpn.to_vec()];
     Ok((tls, name))
 }
 
-/// The TLS of a server, whatever carries it.
+fn name_of(server_name: &str) -> Result<ServerName<'static>, ConnectError> {
+    ServerName::try_from(server_name.to_owned())
+        .map_err(|_| ConnectError::ServerName(server_name.to_owned()))
+}
+
+/// The TLS of a server, whatever carries it. It offers no sessions to be taken up.
 ///
 /// # Errors
 ///
@@ -122,46 +101,86 @@ pub fn tls_server(
     config: &config::ServerConfig,
     alpn: &[u8],
 ) -> Result<ServerConfig, ConnectError> {
+    // Clients show no certificates, so that no time is asked for.
+    tls_server_at(config, alpn, Arc::new(ToldTime::new(Duration::ZERO, Timestamp::ZERO)))
+}
+
+fn tls_server_at(
+    config: &config::ServerConfig,
+    alpn: &[u8],
+    clock: Arc<ToldTime>,
+) -> Result<ServerConfig, ConnectError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let (chain, key) = key_of(&config.identity);
-    // Clients show no certificates, so that no time is asked for.
-    let time = Arc::new(FixedTime(UnixTime::since_unix_epoch(Duration::ZERO)));
-    let mut tls = ServerConfig::builder_with_details(provider, time)
+    let mut tls = ServerConfig::builder_with_details(provider, clock)
         .with_protocol_versions(&[&TLS13])
         .map_err(unusable)?
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .map_err(unusable)?;
     tls.alpn_protocols = vec![alpn.to_vec()];
-    // Resumption is not offered yet, so tickets would only cost packets.
     tls.send_tls13_tickets = 0;
     Ok(tls)
 }
 
 impl ClientTls {
+    /// For connections to `server` from `now` on.
     pub(crate) fn new(
+        now: Timestamp,
         config: &config::ClientConfig,
+        server: SocketAddr,
         server_name: &str,
         security: Security,
     ) -> Result<Self, ConnectError> {
+        let transport = &config.transport;
+        let Some(resumption) = &transport.resumption else {
+            if transport.early_data {
+                return Err(unusable("early data need a store of sessions"));
+            }
+            if security == Security::DangerousPlain {
+                return Ok(Self::Plain);
+            }
+            let (tls, name) = tls_client(config, server_name, ALPN)?;
+            let clock = Arc::new(ToldTime::new(Duration::ZERO, now));
+            return Ok(Self::Tls(Box::new(ClientParts { tls, name, clock, store: None })));
+        };
         if security == Security::DangerousPlain {
-            return Ok(Self::Plain);
+            return Err(unusable("the stand-in for TLS has no sessions to be taken up"));
         }
-        let (tls, name) = tls_client(config, server_name, ALPN)?;
-        Ok(Self::Tls(Arc::new(tls), Box::new(name)))
+        if transport.early_data && transport.mode != Mode::Btp {
+            return Err(unusable("early data can be replayed, so that only mode 0 (BTP) has them"));
+        }
+        let name = name_of(server_name)?;
+        let base = judged_at(&config.trust).unwrap_or(resumption.unix_time);
+        let clock = Arc::new(ToldTime::new(base, now));
+        let basis = Basis::of(config);
+        let template = resumption.store.template(basis, config)?;
+        let store = Arc::new(StoreOf::new(
+            resumption.store.clone(),
+            (basis, template.clone()),
+            server,
+            name.clone(),
+            ALPN,
+            clock.clone(),
+        ));
+        let mut tls = template.tls;
+        tls.time_provider = clock.clone();
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        tls.enable_early_data = transport.early_data;
+        tls.resumption = Resumption::store(store.clone());
+        tls.send_ticket_request =
+            Some(TicketRequest { new_session_count: TICKETS, resumption_count: TICKETS });
+        Ok(Self::Tls(Box::new(ClientParts { tls, name, clock, store: Some(store) })))
     }
 
-    pub(crate) fn start(&self, parameters: Vec<u8>) -> Result<Session, ConnectError> {
+    pub(crate) fn start(self, parameters: Vec<u8>) -> Result<Session, ConnectError> {
         match self {
-            Self::Tls(config, name) => {
-                let connection = ClientConnection::new(
-                    config.clone(),
-                    Version::V1,
-                    (**name).clone(),
-                    parameters,
-                )
-                .map_err(unusable)?;
-                Ok(Session::tls(quic::Connection::Client(connection)))
+            Self::Tls(parts) => {
+                let ClientParts { tls, name, clock, store } = *parts;
+                let connection =
+                    ClientConnection::new(Arc::new(tls), Version::V1, name, parameters)
+                        .map_err(unusable)?;
+                Ok(Session::tls(quic::Connection::Client(connection), clock, store))
             }
             Self::Plain => Ok(Session::plain(Side::Client, parameters)),
         }
@@ -173,27 +192,58 @@ impl ServerTls {
         config: &config::ServerConfig,
         security: Security,
     ) -> Result<Self, ConnectError> {
+        let transport = &config.transport;
+        if transport.early_data && !transport.offers(Mode::Btp) {
+            return Err(unusable("early data are for mode 0 (BTP), which is not offered"));
+        }
         if security == Security::DangerousPlain {
+            if transport.early_data {
+                return Err(unusable("the stand-in for TLS has no early data"));
+            }
             return Ok(Self::Plain);
         }
-        Ok(Self::Tls(Arc::new(tls_server(config, ALPN)?)))
+        let clock = Arc::new(ToldTime::new(Duration::ZERO, Timestamp::ZERO));
+        let mut tls = tls_server_at(config, ALPN, clock.clone())?;
+        let sessions = Arc::new(ServerSessions::new(clock.clone()));
+        tls.session_storage = sessions.clone();
+        // As many as a client asks for, and none to one that does not.
+        tls.max_tls13_tickets = usize::from(TICKETS);
+        // QUIC's TLS knows none or any number; the limit is the packets' affair.
+        tls.max_early_data_size = if transport.early_data { u32::MAX } else { 0 };
+        Ok(Self::Tls(ServerParts { tls: Arc::new(tls), clock, sessions }))
     }
 
-    pub(crate) fn start(&self, parameters: Vec<u8>) -> Result<Session, CryptoError> {
+    /// Begins a session; one that may `take_early` data, if the configuration has them.
+    pub(crate) fn start(
+        &self,
+        parameters: Vec<u8>,
+        take_early: bool,
+    ) -> Result<Session, CryptoError> {
         match self {
-            Self::Tls(config) => {
-                let connection = ServerConnection::new(config.clone(), Version::V1, parameters)
+            Self::Tls(ServerParts { tls, clock, .. }) => {
+                let mut connection = ServerConnection::new(tls.clone(), Version::V1, parameters)
                     .map_err(|error| CryptoError(error.to_string()))?;
-                Ok(Session::tls(quic::Connection::Server(connection)))
+                if !take_early {
+                    connection.reject_early_data();
+                }
+                Ok(Session::tls(quic::Connection::Server(connection), clock.clone(), None))
             }
             Self::Plain => Ok(Session::plain(Side::Server, parameters)),
+        }
+    }
+
+    /// Sessions that made room for others.
+    pub(crate) fn sessions_displaced(&self) -> u64 {
+        match self {
+            Self::Tls(parts) => parts.sessions.displaced(),
+            Self::Plain => 0,
         }
     }
 
     /// Whether this is the stand-in.
     pub(crate) fn security(&self) -> Security {
         match self {
-            Self::Tls(_) => Security::Tls,
+            Self::Tls(..) => Security::Tls,
             Self::Plain => Security::DangerousPlain,
         }
     }
@@ -236,8 +286,16 @@ pub(crate) enum Unlocked {
 pub struct Session(Inner);
 
 enum Inner {
-    Tls { connection: Box<quic::Connection>, secrets: Option<Box<Secrets>> },
+    Tls(Box<TlsSession>),
     Plain(PlainSession),
+}
+
+struct TlsSession {
+    connection: quic::Connection,
+    secrets: Option<Secrets>,
+    clock: Arc<ToldTime>,
+    /// Where a client's sessions go.
+    store: Option<Arc<StoreOf>>,
 }
 
 impl core::fmt::Debug for Session {
@@ -247,8 +305,12 @@ impl core::fmt::Debug for Session {
 }
 
 impl Session {
-    fn tls(connection: quic::Connection) -> Self {
-        Self(Inner::Tls { connection: Box::new(connection), secrets: None })
+    fn tls(
+        connection: quic::Connection,
+        clock: Arc<ToldTime>,
+        store: Option<Arc<StoreOf>>,
+    ) -> Self {
+        Self(Inner::Tls(Box::new(TlsSession { connection, secrets: None, clock, store })))
     }
 
     fn plain(side: Side, parameters: Vec<u8>) -> Self {
@@ -264,10 +326,17 @@ impl Session {
     }
 
     /// Takes handshake data that arrived in order.
-    pub(crate) fn read(&mut self, data: &[u8]) -> Result<(), CryptoError> {
+    pub(crate) fn read(&mut self, now: Timestamp, data: &[u8]) -> Result<(), CryptoError> {
         match &mut self.0 {
-            Inner::Tls { connection, .. } => {
-                connection.read_hs(data).map_err(|error| CryptoError(error.to_string()))
+            Inner::Tls(tls) => {
+                tls.clock.tell(now);
+                if let Some(store) = &tls.store
+                    && !tls.connection.is_handshaking()
+                    && let Some(chain) = tls.connection.peer_certificates()
+                {
+                    store.set_chain(chain);
+                }
+                tls.connection.read_hs(data).map_err(|error| CryptoError(error.to_string()))
             }
             Inner::Plain(plain) => plain.read(data),
         }
@@ -276,10 +345,10 @@ impl Session {
     /// Appends handshake data to be sent; with the keys of the next level, if it ends here.
     pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> Option<Unlocked> {
         match &mut self.0 {
-            Inner::Tls { connection, secrets } => match connection.write_hs(out)? {
+            Inner::Tls(tls) => match tls.connection.write_hs(out)? {
                 KeyChange::Handshake { keys } => Some(Unlocked::Handshake(Keys::from_tls(keys))),
                 KeyChange::OneRtt { keys, next } => {
-                    *secrets = Some(Box::new(next));
+                    tls.secrets = Some(next);
                     Some(Unlocked::OneRtt(Keys::from_tls(keys)))
                 }
             },
@@ -290,15 +359,44 @@ impl Session {
     /// Whether the handshake is done on this side.
     pub(crate) fn is_done(&self) -> bool {
         match &self.0 {
-            Inner::Tls { connection, .. } => !connection.is_handshaking(),
+            Inner::Tls(tls) => !tls.connection.is_handshaking(),
             Inner::Plain(plain) => plain.done,
         }
     }
 
-    /// The peer's transport parameters.
+    /// Whether an earlier session was taken up, known once the handshake is done.
+    pub(crate) fn is_resumed(&self) -> bool {
+        match &self.0 {
+            Inner::Tls(tls) => tls.connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            Inner::Plain(_) => false,
+        }
+    }
+
+    /// Keys of early data: the client's once the session was begun, if it takes up one that has them;
+    /// the server's once it has read the client's first message and accepted.
+    pub(crate) fn early_keys(&self) -> Option<DirectionalKeys> {
+        match &self.0 {
+            Inner::Tls(tls) => tls.connection.zero_rtt_keys().map(DirectionalKeys::from_tls),
+            Inner::Plain(_) => None,
+        }
+    }
+
+    /// Client: whether the server takes early data, known once the handshake is done.
+    pub(crate) fn is_early_accepted(&self) -> bool {
+        match &self.0 {
+            Inner::Tls(tls) => match &tls.connection {
+                quic::Connection::Client(client) => client.is_early_data_accepted(),
+                quic::Connection::Server(_) => false,
+            },
+            Inner::Plain(_) => false,
+        }
+    }
+
+    /// The peer's transport parameters. A client that takes up a session has those of the earlier one
+    /// until its handshake is done.
     pub(crate) fn peer_parameters(&self) -> Option<&[u8]> {
         match &self.0 {
-            Inner::Tls { connection, .. } => connection.quic_transport_parameters(),
+            Inner::Tls(tls) => tls.connection.quic_transport_parameters(),
             Inner::Plain(plain) => plain.peer.as_deref(),
         }
     }
@@ -306,9 +404,11 @@ impl Session {
     /// Fingerprint of the peer's certificate.
     pub(crate) fn peer_fingerprint(&self) -> Option<[u8; 32]> {
         match &self.0 {
-            Inner::Tls { connection, .. } => {
-                connection.peer_certificates()?.first().map(|certificate| fingerprint(certificate))
-            }
+            Inner::Tls(tls) => tls
+                .connection
+                .peer_certificates()?
+                .first()
+                .map(|certificate| fingerprint(certificate)),
             Inner::Plain(_) => None,
         }
     }
@@ -316,10 +416,10 @@ impl Session {
     /// Keys for the symbols of a session that crosses relays; `None` before the handshake is done.
     pub(crate) fn symbol_keys(&self) -> Option<SymbolKeys> {
         match &self.0 {
-            Inner::Tls { connection, .. } => {
+            Inner::Tls(tls) => {
                 let mut octets = [0; 2 * SECRET_LEN];
-                connection.export_keying_material(&mut octets, EXPORTER_LABEL, None).ok()?;
-                let is_client = matches!(**connection, quic::Connection::Client(_));
+                tls.connection.export_keying_material(&mut octets, EXPORTER_LABEL, None).ok()?;
+                let is_client = matches!(tls.connection, quic::Connection::Client(_));
                 Some(SymbolKeys::from_exporter(&octets, is_client))
             }
             Inner::Plain(plain) => {
@@ -331,8 +431,8 @@ impl Session {
     /// The next generation of keys for data: (to seal, to open).
     pub(crate) fn next_keys(&mut self) -> Option<(PacketKey, PacketKey)> {
         match &mut self.0 {
-            Inner::Tls { secrets, .. } => {
-                let next = secrets.as_mut()?.next_packet_keys();
+            Inner::Tls(tls) => {
+                let next = tls.secrets.as_mut()?.next_packet_keys();
                 Some((PacketKey::Aead(next.local), PacketKey::Aead(next.remote)))
             }
             Inner::Plain(plain) => {

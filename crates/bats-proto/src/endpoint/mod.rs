@@ -148,6 +148,11 @@ impl Endpoint {
             let text = format!("mode {} is not carried by packets", config.transport.mode as u8);
             return Err(ConnectError::Configuration(text));
         }
+        let carried = self.carrier.as_ref().and_then(|carrier| carrier.key_of(remote));
+        if carried.is_some() && config.transport.early_data {
+            let text = "sessions across relays have no early data";
+            return Err(ConnectError::Configuration(text.to_owned()));
+        }
         let local_cid = self.fresh_cid();
         let code_seed = self.rng.next_u64();
         let parameters = self.parameters(&config.transport, code_seed);
@@ -156,7 +161,7 @@ impl Endpoint {
         let handshake = Handshake::client(
             now,
             &config,
-            server_name,
+            (remote, server_name),
             self.config.security,
             parameters,
             local_cid,
@@ -171,7 +176,7 @@ impl Endpoint {
             handshake,
             seed: self.fresh_seed(),
             code_seed,
-            carried: self.carrier.as_ref().and_then(|carrier| carrier.key_of(remote)),
+            carried,
         };
         Ok(self.insert(now, setup))
     }
@@ -280,6 +285,11 @@ impl Endpoint {
                 self.stats.datagrams_dropped += u64::from(handle.is_none());
                 handle
             }
+            Some(FirstPacket::Early { destination }) => {
+                let handle = self.by_first.get(&(datagram.remote, destination)).copied();
+                self.stats.datagrams_dropped += u64::from(handle.is_none());
+                handle
+            }
             Some(FirstPacket::Initial(initial)) => {
                 let key = (datagram.remote, initial.destination);
                 if let Some(&handle) = self.by_first.get(&key) {
@@ -337,11 +347,17 @@ impl Endpoint {
             ServerStart::Accept(start) => {
                 let local_cid = self.fresh_cid();
                 let code_seed = self.rng.next_u64();
-                let parameters = self.parameters(&transport, code_seed);
+                let carried = self.carrier.as_ref().and_then(|c| c.key_of(datagram.remote));
+                let take_early = transport.early_data && carried.is_none();
+                let parameters = TransportParameters {
+                    early_limit: if take_early { handshake::EARLY_LIMIT } else { 0 },
+                    ..self.parameters(&transport, code_seed)
+                };
                 let seed = self.fresh_seed();
                 let crypto = self.server.as_ref()?;
                 let handshake =
-                    Handshake::server(now, crypto, parameters, local_cid, &start, seed).ok()?;
+                    Handshake::server(now, crypto, parameters, local_cid, &start, take_early, seed)
+                        .ok()?;
                 self.stats.handshakes_started += 1;
                 let setup = Setup {
                     role: Role::Server,
@@ -352,7 +368,7 @@ impl Endpoint {
                     handshake,
                     seed: self.fresh_seed(),
                     code_seed,
-                    carried: self.carrier.as_ref().and_then(|c| c.key_of(datagram.remote)),
+                    carried,
                 };
                 let handle = self.insert(now, setup);
                 self.half_open.insert(handle);
@@ -563,7 +579,8 @@ impl Endpoint {
 
     /// Counters of the endpoint itself.
     pub fn endpoint_stats(&self) -> EndpointStats {
-        self.stats.clone()
+        let displaced = self.server.as_ref().map_or(0, ServerCrypto::sessions_displaced);
+        EndpointStats { sessions_displaced: displaced, ..self.stats.clone() }
     }
 
     /// Number of open connections.

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use bats_types::Timestamp;
 
+use super::early::{SharedLedger, lock};
 use super::token::TokenKey;
 use crate::config::{Security, ServerConfig};
 use crate::crypto::ServerTls;
@@ -22,6 +23,11 @@ pub enum FirstPacket<'a> {
     },
     /// A client's first packet, or a copy of it.
     Initial(InitialInfo),
+    /// Early data of a client that has not learnt the server's connection ID.
+    Early {
+        /// Connection ID that the client invented.
+        destination: [u8; ORIGINAL_CID_LEN],
+    },
     /// A version that is not spoken here; worth an answer.
     UnknownVersion(UnknownVersion<'a>),
 }
@@ -56,6 +62,10 @@ pub fn parse_first(datagram: &[u8]) -> Option<FirstPacket<'_>> {
     if let Ok(destination) = header.destination.try_into() {
         return Some(FirstPacket::ForUs { destination });
     }
+    if header.version != 0 && header.kind == LongKind::Early {
+        let destination = header.destination.try_into().ok()?;
+        return Some(FirstPacket::Early { destination });
+    }
     if header.version == 0
         || header.kind != LongKind::Initial
         || datagram.len() < MIN_INITIAL_DATAGRAM
@@ -79,6 +89,8 @@ pub fn write_version_negotiation(unknown: &UnknownVersion<'_>, grease: u32) -> V
 pub struct ServerCrypto {
     pub(super) tls: ServerTls,
     tokens: TokenKey,
+    /// There if early data are taken.
+    pub(super) ledger: Option<SharedLedger>,
 }
 
 /// What a server begins a connection with.
@@ -111,7 +123,21 @@ impl ServerCrypto {
         security: Security,
         token_key: [u8; 32],
     ) -> Result<Self, ConnectError> {
-        Ok(Self { tls: ServerTls::new(config, security)?, tokens: TokenKey::new(token_key) })
+        Ok(Self {
+            tls: ServerTls::new(config, security)?,
+            tokens: TokenKey::new(token_key),
+            ledger: config.transport.early_data.then(SharedLedger::default),
+        })
+    }
+
+    /// Sessions that made room for others before they were taken up.
+    pub fn sessions_displaced(&self) -> u64 {
+        self.tls.sessions_displaced()
+    }
+
+    /// Whether early data of one more first flight would be taken; true if none are taken at all.
+    pub(crate) fn has_early_room(&self, now: Timestamp) -> bool {
+        self.ledger.as_ref().is_none_or(|ledger| lock(ledger).has_room(now))
     }
 
     /// Decides about a first packet. `full`: no more connections are wanted; `busy`: clients must

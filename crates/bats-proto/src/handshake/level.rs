@@ -7,6 +7,8 @@ use crate::crypto::Keys;
 const MAX_INITIAL_DATA: usize = 8 << 10;
 /// Octets of TLS data accepted on the second level: a long certificate chain.
 const MAX_HANDSHAKE_DATA: usize = 64 << 10;
+/// Octets of TLS data accepted after the handshake: some tickets, which the store of sessions keeps.
+const MAX_LATER_DATA: usize = 8 << 10;
 
 #[derive(Debug)]
 pub(super) struct Level {
@@ -38,6 +40,18 @@ impl Level {
     /// The second level.
     pub(super) fn handshake() -> Self {
         Self::new(MAX_HANDSHAKE_DATA)
+    }
+
+    /// What comes after the handshake, under the keys of data.
+    pub(super) fn later() -> Self {
+        Self::new(MAX_LATER_DATA)
+    }
+
+    /// The first message of TLS (RFC 8446, section 4), once it is there.
+    pub(super) fn first_message(&self) -> Option<&[u8]> {
+        let arrived = &self.incoming[..self.received];
+        let &[_, a, b, c] = arrived.first_chunk()?;
+        arrived.get(..4 + u32::from_be_bytes([0, a, b, c]) as usize)
     }
 
     fn new(limit: usize) -> Self {
@@ -127,13 +141,26 @@ mod tests {
 
     #[test]
     fn strangers_get_little_memory_and_what_is_beyond_is_refused() {
-        for (mut level, limit) in [(Level::initial(None), 8 << 10), (Level::handshake(), 64 << 10)]
-        {
+        for (mut level, limit) in [
+            (Level::initial(None), 8 << 10),
+            (Level::handshake(), 64 << 10),
+            (Level::later(), 8 << 10),
+        ] {
             assert!(level.receive(limit - 1, &[1]));
             assert!(!level.receive(limit, &[1]));
             assert!(!level.receive(u64::MAX, &[1]));
             assert!(level.incoming.len() as u64 <= limit);
             assert_eq!(level.received(), 0);
         }
+    }
+
+    #[test]
+    fn the_first_message_is_what_its_length_says() {
+        let mut level = Level::initial(None);
+        assert_eq!(level.first_message(), None);
+        assert!(level.receive(0, &[1, 0, 0, 2, 7]));
+        assert_eq!(level.first_message(), None);
+        assert!(level.receive(5, &[8, 2, 0]));
+        assert_eq!(level.first_message(), Some(&[1, 0, 0, 2, 7, 8][..]));
     }
 }

@@ -1,12 +1,17 @@
+mod beside;
+
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use bats_types::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::early::{EarlyReceiver, EarlySender, SharedLedger, lock};
 use super::first::{ServerCrypto, StartInfo};
 use super::level::Level;
 use super::pace::{COPY_AFTER, Pace};
+use super::packet::{self, Head};
 use crate::config::{ClientConfig, Security, TransportConfig};
 use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, Session, SymbolKeys, TAG_LEN};
 use crate::crypto::{Unlocked, initial_keys};
@@ -15,7 +20,6 @@ use crate::wire::long_header::{
     self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
 };
 use crate::wire::parameters::TransportParameters;
-use crate::wire::short_header::{self, PROTECTED_LONG_BITS};
 use crate::wire::varint::{Reader, Writer};
 
 /// Least interval between repetitions.
@@ -28,6 +32,7 @@ const ACKNOWLEDGED: u8 = 2;
 const STAMP: u8 = 3;
 const ECHO: u8 = 4;
 const CLOSE: u8 = 5;
+const EARLY_ARRIVED: u8 = 6;
 
 /// Why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,6 +83,8 @@ pub struct Handshake {
     validated: bool,
     peer: Option<TransportParameters>,
     one_rtt: Option<Keys>,
+    /// What TLS says from now on travels with the data.
+    has_one_rtt: bool,
     confirmed: bool,
     started: Timestamp,
     next_send: Option<Timestamp>,
@@ -90,10 +97,20 @@ pub struct Handshake {
     stamp: Option<(u64, Timestamp)>,
     rtt: Option<Duration>,
     failed: bool,
+    /// TLS data after the handshake: what came, and what this end has to say.
+    later: Level,
+    later_data: Vec<u8>,
+    /// The client's early data, if it has an earlier session that allows them.
+    early: Option<Box<EarlySender>>,
+    /// The server's, of every client if it takes any.
+    ledger: Option<SharedLedger>,
+    early_data: Option<Box<EarlyReceiver>>,
+    /// Client: the early messages that the server has, a bit each.
+    early_arrived: u32,
 }
 
 impl Handshake {
-    /// The client's side; sends its first flight at once.
+    /// The client's side, to a server at `remote`; sends its first flight at once.
     ///
     /// # Errors
     ///
@@ -101,7 +118,7 @@ impl Handshake {
     pub fn client(
         now: Timestamp,
         config: &ClientConfig,
-        server_name: &str,
+        (remote, server_name): (SocketAddr, &str),
         security: Security,
         mut parameters: TransportParameters,
         local_cid: [u8; CID_LEN],
@@ -112,14 +129,20 @@ impl Handshake {
         rng.fill_bytes(&mut original);
         parameters.connection_id = local_cid;
         let octets = parameters.encode(rng.next_u32() as u8);
-        let session = ClientTls::new(config, server_name, security)?.start(octets)?;
+        let tls = ClientTls::new(now, config, remote, server_name, security)?;
+        let session = tls.start(octets)?;
         let mut handshake = Self::new(now, true, security, session, rng, local_cid, original, None);
-        handshake.drive_session().map_err(|e| ConnectError::Configuration(e.to_string()))?;
+        handshake.drive_session(now).map_err(|e| ConnectError::Configuration(e.to_string()))?;
+        handshake.early = handshake.session.early_keys().and_then(|keys| {
+            let remembered = TransportParameters::decode(handshake.session.peer_parameters()?)?;
+            EarlySender::new(keys, remembered).map(Box::new)
+        });
         handshake.next_send = Some(now);
         Ok(handshake)
     }
 
-    /// The server's side; `start` comes from the client's first packet.
+    /// The server's side; `start` comes from the client's first packet. It may `take_early` data, if
+    /// the server takes them at all.
     ///
     /// # Errors
     ///
@@ -130,12 +153,15 @@ impl Handshake {
         mut parameters: TransportParameters,
         local_cid: [u8; CID_LEN],
         start: &StartInfo,
+        take_early: bool,
         seed: [u8; 32],
     ) -> Result<Self, CryptoError> {
         let mut rng = ChaCha8Rng::from_seed(seed);
         parameters.connection_id = local_cid;
         parameters.original_destination = Some(start.destination);
-        let session = crypto.tls.start(parameters.encode(rng.next_u32() as u8))?;
+        let ledger = crypto.ledger.clone().filter(|_| take_early);
+        let has_room = ledger.as_ref().is_some_and(|ledger| lock(ledger).has_room(now));
+        let session = crypto.tls.start(parameters.encode(rng.next_u32() as u8), has_room)?;
         let mut handshake = Self::new(
             now,
             false,
@@ -147,6 +173,7 @@ impl Handshake {
             Some(start.source),
         );
         handshake.validated = start.validated;
+        handshake.ledger = ledger;
         Ok(handshake)
     }
 
@@ -177,6 +204,7 @@ impl Handshake {
             validated: false,
             peer: None,
             one_rtt: None,
+            has_one_rtt: false,
             confirmed: false,
             started: now,
             next_send: None,
@@ -187,6 +215,12 @@ impl Handshake {
             stamp: None,
             rtt: None,
             failed: false,
+            later: Level::later(),
+            later_data: Vec::new(),
+            early: None,
+            ledger: None,
+            early_data: None,
+            early_arrived: 0,
         }
     }
 
@@ -248,11 +282,6 @@ impl Handshake {
         self.rtt
     }
 
-    /// TLS data that came after the handshake; tickets are of no use yet, anything else neither.
-    pub fn read_post_handshake(&mut self, data: &[u8]) {
-        let _ignored = self.session.read(data);
-    }
-
     /// Whether it took too long.
     pub fn has_timed_out(&self, now: Timestamp) -> bool {
         !self.is_complete() && now - self.started >= self.pace.timeout
@@ -288,7 +317,10 @@ impl Handshake {
                 return Ok(false);
             }
             let (packet, others) = rest.split_at_mut(packet_len);
-            if let Some(payload) = self.open(kind, packet, number_at) {
+            if kind == LongKind::Early {
+                let early = self.early_data.as_mut();
+                authentic |= early.is_some_and(|early| early.receive(packet, number_at));
+            } else if let Some(payload) = self.open(kind, packet, number_at) {
                 authentic = true;
                 if self.is_client && self.peer_cid.is_none() {
                     self.peer_cid = source;
@@ -296,7 +328,7 @@ impl Handshake {
                 self.validated |= kind == LongKind::Handshake;
                 self.handle_payload(now, kind, &payload)?;
                 // The keys of the next packet may come from this one.
-                self.drive_session()?;
+                self.drive_session(now)?;
             }
             rest = others;
         }
@@ -318,24 +350,24 @@ impl Handshake {
         if self.is_client && self.peer_cid.is_none() && !self.retried && from_first {
             self.retried = true;
             self.token = token;
-            self.levels[0].rewind();
+            self.rewind();
             self.next_send = Some(now);
         }
     }
 
-    fn open(&mut self, kind: LongKind, packet: &mut [u8], number_at: usize) -> Option<Vec<u8>> {
-        let keys = self.levels[kind as usize].keys.as_ref()?;
-        let sample = packet.get(number_at + 4..)?.first_chunk()?;
-        let mask = keys.remote.header.mask(sample);
-        packet[0] ^= mask[0] & PROTECTED_LONG_BITS;
-        for (octet, mask) in packet[number_at..number_at + 4].iter_mut().zip(&mask[1..]) {
-            *octet ^= mask;
+    /// Begins another repetition of what the peer lacks.
+    fn rewind(&mut self) {
+        self.levels.iter_mut().for_each(Level::rewind);
+        if self.levels[1].keys.is_none()
+            && let Some(early) = &mut self.early
+        {
+            early.rewind();
         }
-        let (header, sealed) = packet.split_at_mut(number_at + 4);
-        let number: [u8; 4] = *header.last_chunk()?;
-        let pn = u64::from(u32::from_be_bytes(number));
-        let len = keys.remote.packet.open_in_place(pn, header, sealed)?;
-        Some(sealed[..len].to_vec())
+    }
+
+    fn open(&mut self, kind: LongKind, packet: &mut [u8], number_at: usize) -> Option<Vec<u8>> {
+        let keys = self.levels.get(kind as usize)?.keys.as_ref()?;
+        packet::open(packet, &keys.remote, number_at)
     }
 
     fn handle_payload(
@@ -376,6 +408,13 @@ impl Handshake {
                             self.rtt = Some(self.rtt.map_or(rtt, |old| old.min(rtt)));
                         }
                     }
+                    EARLY_ARRIVED => {
+                        let arrived = reader.u32()?;
+                        // The keys of the first level are known to everyone.
+                        if kind == LongKind::Handshake && self.is_client {
+                            self.early_arrived |= arrived;
+                        }
+                    }
                     CLOSE => {
                         let len = usize::try_from(reader.varint()?).ok()?;
                         let text = String::from_utf8_lossy(reader.take(len)?).into_owned();
@@ -396,26 +435,38 @@ impl Handshake {
     }
 
     /// Lets the session read and write as far as it can.
-    fn drive_session(&mut self) -> Result<(), HandshakeError> {
+    fn drive_session(&mut self, now: Timestamp) -> Result<(), HandshakeError> {
         // Levels unlock one another, so two rounds reach everything.
         for index in [0, 1] {
             if let Some(data) = self.levels[index].take_fresh() {
-                self.session.read(&data).inspect_err(|_| self.failed = true)?;
+                self.session.read(now, &data).inspect_err(|_| self.failed = true)?;
             }
             loop {
                 let mut data = Vec::new();
                 let unlocked = self.session.write(&mut data);
-                let level = usize::from(self.levels[1].keys.is_some());
-                self.levels[level].send(&data);
+                if self.has_one_rtt {
+                    self.later_data.extend_from_slice(&data);
+                } else {
+                    let level = usize::from(self.levels[1].keys.is_some());
+                    self.levels[level].send(&data);
+                }
                 match unlocked {
-                    Some(Unlocked::Handshake(keys)) => self.levels[1].keys = Some(keys),
-                    Some(Unlocked::OneRtt(keys)) => self.one_rtt = Some(keys),
+                    Some(Unlocked::Handshake(keys)) => {
+                        self.levels[1].keys = Some(keys);
+                        self.decide_early(now);
+                    }
+                    Some(Unlocked::OneRtt(keys)) => {
+                        self.one_rtt = Some(keys);
+                        self.has_one_rtt = true;
+                    }
                     None if data.is_empty() => break,
                     None => {}
                 }
             }
         }
+        // Until a client's handshake is done these are those of the session that it takes up.
         if self.peer.is_none()
+            && (!self.is_client || self.session.is_done())
             && let Some(octets) = self.session.peer_parameters()
         {
             let peer = TransportParameters::decode(octets).ok_or(HandshakeError::Parameters)?;
@@ -444,7 +495,7 @@ impl Handshake {
         } else if owed && !self.is_complete() {
             // An answer leaves anyway: the copy goes with it.
             if core::mem::take(&mut self.copy_due) {
-                self.levels.iter_mut().for_each(Level::rewind);
+                self.rewind();
             }
             self.interval = self.base_interval();
             self.next_send = Some(now);
@@ -472,7 +523,7 @@ impl Handshake {
             return;
         }
         self.copy_due = false;
-        self.levels.iter_mut().for_each(Level::rewind);
+        self.rewind();
         if self.is_client && !self.levels.iter().any(Level::has_unsent) {
             // Everything arrived, yet the server is silent: it may have used up what it may send
             // to an unproved address (RFC 9002, section 6.2.2.1).
@@ -508,7 +559,10 @@ impl Handshake {
                 len += written;
             }
         }
-        let more = self.levels.iter().any(Level::has_unsent);
+        if let Some(written) = self.write_early(now, &mut out[len..limit]) {
+            len += written;
+        }
+        let more = self.levels.iter().any(Level::has_unsent) || self.has_early();
         if len == 0 || !more {
             let wait = if self.copy_due { COPY_AFTER } else { self.interval };
             self.next_send = self.is_waiting().then(|| now + wait);
@@ -553,6 +607,12 @@ impl Handshake {
             writer.varint(stamp)?;
             writer.varint((now - at).as_micros() as u64)?;
         }
+        if kind == LongKind::Handshake
+            && let Some(early) = self.early_data.as_ref().filter(|early| early.arrived > 0)
+        {
+            writer.u8(EARLY_ARRIVED)?;
+            writer.u32(early.arrived)?;
+        }
         let mut sent = 0;
         if let Some((offset, data)) = level.next_part(writer.remaining().saturating_sub(12)) {
             writer.u8(CRYPTO)?;
@@ -562,34 +622,14 @@ impl Handshake {
             sent = data.len();
         }
         let payload_len = writer.written();
-        let pn = level.next_pn;
         let grease = self.rng.next_u32() as u8;
         let destination: &[u8] = match &self.peer_cid {
             Some(cid) => cid,
             None => &self.original,
         };
-        let mut header = Writer::new(out);
-        long_header::encode(
-            &mut header,
-            kind,
-            destination,
-            &self.local_cid,
-            token,
-            payload_len,
-            grease,
-        )?;
-        let number_at = header.written();
-        header.u32(pn as u32)?;
-        header.bytes(&payload[..payload_len])?;
-        let packet_len = header.written() + TAG_LEN;
-        let packet = out.get_mut(..packet_len)?;
-        let (front, sealed) = packet.split_at_mut(number_at + 4);
-        keys.local.packet.seal_in_place(pn, front, sealed, payload_len);
-        if let Some(sample) = packet.get(number_at + 4..).and_then(<[u8]>::first_chunk) {
-            let mask = keys.local.header.mask(sample);
-            packet[0] ^= mask[0] & PROTECTED_LONG_BITS;
-            short_header::mask_number(&mut packet[number_at..number_at + 4], mask);
-        }
+        let head = Head { kind, destination, source: &self.local_cid, token, grease };
+        let packet_len =
+            packet::seal(out, &keys.local, &head, level.next_pn, &payload[..payload_len])?;
         level.next_pn += 1;
         level.owes_ack = false;
         level.advance(sent);
@@ -602,37 +642,18 @@ impl Handshake {
             if self.levels[1].keys.is_some() { LongKind::Handshake } else { LongKind::Initial };
         let mut frame = vec![CLOSE, text.len().min(63) as u8];
         frame.extend_from_slice(&text.as_bytes()[..text.len().min(63)]);
-        let Some(keys) = &self.levels[kind as usize].keys else { return };
+        let level = &mut self.levels[kind as usize];
+        let Some(keys) = &level.keys else { return };
         let destination: &[u8] = match &self.peer_cid {
             Some(cid) => cid,
             None => &self.original,
         };
         out.clear();
         out.resize(256, 0);
-        let mut writer = Writer::new(out);
-        let len = frame.len();
-        let pn = self.levels[kind as usize].next_pn;
-        let written =
-            long_header::encode(&mut writer, kind, destination, &self.local_cid, &[], len, 0);
-        let number_at = writer.written();
-        if written
-            .and_then(|()| writer.u32(pn as u32))
-            .and_then(|()| writer.bytes(&frame))
-            .is_none()
-        {
-            out.clear();
-            return;
-        }
-        let packet_len = writer.written() + TAG_LEN;
-        out.truncate(packet_len);
-        let (front, sealed) = out.split_at_mut(number_at + 4);
-        keys.local.packet.seal_in_place(pn, front, sealed, len);
-        if let Some(sample) = out.get(number_at + 4..).and_then(<[u8]>::first_chunk) {
-            let mask = keys.local.header.mask(sample);
-            out[0] ^= mask[0] & PROTECTED_LONG_BITS;
-            short_header::mask_number(&mut out[number_at..number_at + 4], mask);
-        }
-        self.levels[kind as usize].next_pn += 1;
+        let head = Head { kind, destination, source: &self.local_cid, token: &[], grease: 0 };
+        let len = packet::seal(out, &keys.local, &head, level.next_pn, &frame).unwrap_or(0);
+        out.truncate(len);
+        level.next_pn += 1;
     }
 
     /// Which security this handshake uses.

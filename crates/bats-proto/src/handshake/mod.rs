@@ -6,12 +6,16 @@
 //! (`docs/adr/0002-early-repeated-first-flights.md`). Time stamps are echoed, so that repeated
 //! flights still give a round-trip time.
 
+mod early;
 mod first;
+mod ledger;
 mod level;
 mod machine;
 mod pace;
+mod packet;
 mod token;
 
+pub(crate) use early::{EARLY_LIMIT, MAX_EARLY_MESSAGES};
 pub use first::{
     FirstPacket, InitialInfo, ServerCrypto, ServerStart, StartInfo, parse_first,
     write_version_negotiation,

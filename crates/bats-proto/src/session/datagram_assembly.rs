@@ -84,6 +84,17 @@ impl DatagramAssembly {
         self.lost
     }
 
+    /// Whether this message was delivered, of those that are remembered.
+    pub fn has_delivered(&self, id: u64) -> bool {
+        self.delivered[(id % REMEMBERED) as usize] == id
+    }
+
+    /// This message was delivered by another connection: it counts as delivered here, too.
+    pub fn note_delivered(&mut self, id: u64) {
+        self.know(id.saturating_add(1));
+        self.delivered[(id % REMEMBERED) as usize] = id;
+    }
+
     /// The next complete message.
     pub fn pop(&mut self) -> Option<Bytes> {
         self.complete.pop_front()
@@ -143,9 +154,7 @@ impl DatagramAssembly {
         offset: usize,
         data: &[u8],
     ) -> Result<(), SessionError> {
-        if id.saturating_add(REMEMBERED) < self.end
-            || self.delivered[(id % REMEMBERED) as usize] == id
-        {
+        if id.saturating_add(REMEMBERED) < self.end || self.has_delivered(id) {
             return Ok(());
         }
         self.know(id + 1);
@@ -289,6 +298,26 @@ mod tests {
         }
         assert_eq!(assembly.pop().as_deref(), Some(&b"once"[..]));
         assert_eq!(assembly.pop(), None);
+    }
+
+    #[test]
+    fn what_another_connection_delivered_is_not_delivered_again() {
+        let mut queue = DatagramQueue::default();
+        queue.skip(1);
+        queue.push(Bytes::from_static(b"second"), LATER);
+        queue.push(Bytes::from_static(b"third"), LATER);
+        assert_eq!(queue.messages(), 3);
+        let mut symbol = vec![0; 100];
+        let (len, _) = queue.fill_symbol(&mut symbol);
+        let mut assembly = DatagramAssembly::new(1_000, 4_000);
+        assembly.note_delivered(0);
+        assembly.note_delivered(1);
+        assembly.feed(&symbol[..len]).unwrap();
+        assert_eq!(assembly.pop().as_deref(), Some(&b"third"[..]));
+        assert_eq!(assembly.pop(), None);
+        assert!((0..3).all(|id| assembly.has_delivered(id)) && !assembly.has_delivered(3));
+        assembly.finish(3);
+        assert_eq!(assembly.lost(), 0);
     }
 
     #[test]

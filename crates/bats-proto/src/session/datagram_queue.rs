@@ -12,7 +12,7 @@ const LEAST_PART: usize = 16;
 
 /// Messages with a deadline that wait to be cut into symbols, oldest first (mode BTP). Each part
 /// stands for itself: it names its message and its place in it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct DatagramQueue {
     /// Each message and when it is worth nothing any more.
     messages: VecDeque<(Bytes, Timestamp)>,
@@ -52,6 +52,12 @@ impl DatagramQueue {
         self.messages.push_back((message, expires));
     }
 
+    /// The next `count` messages have gone another way; nothing waits yet.
+    pub fn skip(&mut self, count: u64) {
+        debug_assert!(self.messages.is_empty(), "numbers follow from the order");
+        self.next_id += count;
+    }
+
     /// Messages taken so far.
     pub fn messages(&self) -> u64 {
         self.next_id + self.messages.len() as u64
@@ -60,6 +66,11 @@ impl DatagramQueue {
     /// Declares the end.
     pub fn finish(&mut self) {
         self.finished = true;
+    }
+
+    /// Octets of the first message that are not in symbols yet.
+    pub fn next_octets(&self) -> Option<usize> {
+        self.messages.front().map(|(message, _)| message.len() - self.begun)
     }
 
     /// Drops what is too old and would be sent next.

@@ -18,7 +18,7 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
-//! T: 0 Initial, 1 Handshake, 2 Retry (the token follows SCID and ends the packet). G: random. A
+//! T: 0 Initial, 1 Handshake, 2 Retry (the token follows SCID and ends the packet), 3 Early. G: random. A
 //! version of 0 is version negotiation: after SCID stand the versions offered. The header up to
 //! and including the packet number is the associated data. Client Initial datagrams have at
 //! least 1,200 octets (RFC 9000, section 14.1).
@@ -43,6 +43,8 @@ pub enum LongKind {
     Handshake,
     /// Asks the client to prove its address.
     Retry,
+    /// Messages of a client that takes up an earlier session, before the handshake is done.
+    Early,
 }
 
 /// The readable part of a long packet.
@@ -85,7 +87,7 @@ pub fn decode(datagram: &[u8]) -> Option<LongHeader<'_>> {
         0 => LongKind::Initial,
         1 => LongKind::Handshake,
         2 => LongKind::Retry,
-        _ => return None,
+        _ => LongKind::Early,
     };
     let whole = |kind, token| LongHeader {
         kind,
@@ -203,11 +205,12 @@ mod tests {
     proptest! {
         #[test]
         fn decoding_inverts_encoding(
-            handshake: bool, dcid in prop::collection::vec(any::<u8>(), 0..=20),
+            which: u8, dcid in prop::collection::vec(any::<u8>(), 0..=20),
             scid in prop::collection::vec(any::<u8>(), 0..=20),
             token in prop::collection::vec(any::<u8>(), 0..100), payload in 0_usize..1000, grease: u8,
         ) {
-            let kind = if handshake { LongKind::Handshake } else { LongKind::Initial };
+            let kinds = [LongKind::Initial, LongKind::Handshake, LongKind::Early];
+            let kind = kinds[usize::from(which % 3)];
             let mut buffer = vec![0; 1400];
             let mut writer = Writer::new(&mut buffer);
             encode(&mut writer, kind, &dcid, &scid, &token, payload, grease).unwrap();
@@ -216,7 +219,8 @@ mod tests {
             prop_assert_eq!(header.kind, kind);
             prop_assert_eq!(header.destination, &dcid[..]);
             prop_assert_eq!(header.source, &scid[..]);
-            prop_assert_eq!(header.token, if handshake { &[][..] } else { &token[..] });
+            let has_token = kind == LongKind::Initial;
+            prop_assert_eq!(header.token, if has_token { &token[..] } else { &[][..] });
             prop_assert_eq!(header.number_at, number_at);
             prop_assert_eq!(header.packet_len, number_at + 4 + payload + 16);
         }

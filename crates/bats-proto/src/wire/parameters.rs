@@ -46,6 +46,9 @@ pub struct TransportParameters {
     pub batch_ranks: bool,
     /// Server: destination of the client's very first packet, so that a forged retry shows.
     pub original_destination: Option<[u8; 8]>,
+    /// Server: octets of early data that it takes of a connection, copies included; 0 for none. The
+    /// client remembers it with the session.
+    pub early_limit: u64,
 }
 
 impl Default for TransportParameters {
@@ -62,6 +65,7 @@ impl Default for TransportParameters {
             connection_id: [0; 4],
             batch_ranks: false,
             original_destination: None,
+            early_limit: 0,
         }
     }
 }
@@ -99,6 +103,9 @@ impl TransportParameters {
         if self.batch_ranks {
             put(11, &[]);
         }
+        if self.early_limit > 0 {
+            put(12, &self.early_limit.to_be_bytes());
+        }
         put(1_000 + u64::from(grease), &[grease; 3]);
         let written = writer.written();
         buffer.truncate(written);
@@ -128,6 +135,7 @@ impl TransportParameters {
                 9 => parameters.connection_id = value.array()?,
                 10 => parameters.original_destination = Some(value.array()?),
                 11 => parameters.batch_ranks = true,
+                12 => parameters.early_limit = u64::from_be_bytes(value.array()?),
                 _ => continue,
             }
             if !value.is_empty() {
@@ -164,12 +172,12 @@ mod tests {
         fn decoding_inverts_encoding(mode: u8, message in 0_u64..1 << 40, symbol in 64_u16..8896,
                 credit in 0_u64..1 << 40, idle in 100_u64..1 << 30, cap in 16_u16..512, seed: u64,
                 cid: [u8; 4], original: Option<[u8; 8]>, batch_ranks: bool,
-                grease: u8) {
+                early_limit: u64, grease: u8) {
             let parameters = TransportParameters {
                 mode, max_message_size: message, max_symbol_size: symbol, initial_credit: credit,
                 idle_timeout: Duration::from_millis(idle), window_cap: cap, code_seed: seed,
                 max_udp_payload: 1_472, connection_id: cid, batch_ranks,
-                original_destination: original,
+                original_destination: original, early_limit,
             };
             prop_assert_eq!(TransportParameters::decode(&parameters.encode(grease)), Some(parameters));
         }

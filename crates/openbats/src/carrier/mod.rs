@@ -77,6 +77,10 @@ impl Carriers {
             let text = "an endpoint that serves mode 11 (UDP) takes every datagram for a message";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
+        if config.transport.early_data && !config.transport.mode.is_own() {
+            let text = "only mode 0 (BTP) has early data";
+            return Err(ConnectError::Configuration(text.to_owned()));
+        }
         match config.transport.mode {
             Mode::Udp => self.udp.connect(now, remote, &config).map(Handle::Udp),
             #[cfg(not(feature = "quic"))]

@@ -1,0 +1,405 @@
+//! Messages before the handshake is done: they come early or later, once, and from who holds the session.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_proto::{
+    ClientConfig, CloseReason, ConnectionHandle, Event, Identity, Mode, PeerTrust, SendError,
+    SessionStore,
+};
+use bytes::Bytes;
+
+use crate::world::{CLIENT, DELAY, NAME, SERVER, World, address, client, identity, server};
+
+/// A world in which the client has sessions that allow early data.
+struct Stage {
+    world: World,
+    config: ClientConfig,
+    identity: Identity,
+    store: SessionStore,
+}
+
+fn stage() -> Stage {
+    let (identity, print) = identity();
+    let store = SessionStore::new(100);
+    let config = client(Mode::Btp, PeerTrust::Fingerprints(vec![print]), &store);
+    let mut world = World::new(server(&identity, true));
+    world.visit(config.clone());
+    assert_eq!(store.len(), 2);
+    Stage { world, config, identity, store }
+}
+
+fn message(number: usize, len: usize) -> Bytes {
+    (0..len).map(|at| (at * 31 + number * 7) as u8).collect()
+}
+
+/// Connects and hands in `count` messages of `len` octets at once.
+fn begin(world: &mut World, config: &ClientConfig, count: usize, len: usize) -> ConnectionHandle {
+    let handle = world.connect(config.clone());
+    for number in 0..count {
+        world.endpoints[CLIENT].send(world.now, handle, message(number, len)).unwrap();
+    }
+    handle
+}
+
+fn sorted(mut messages: Vec<Bytes>) -> Vec<Bytes> {
+    messages.sort();
+    messages
+}
+
+fn expected(count: usize, len: usize) -> Vec<Bytes> {
+    sorted((0..count).map(|number| message(number, len)).collect())
+}
+
+#[test]
+fn the_first_message_arrives_after_half_a_round_trip_and_its_echo_after_one() {
+    let Stage { mut world, config, .. } = stage();
+    let began = world.now;
+    let handle = begin(&mut world, &config, 1, 512);
+    world.run(DELAY);
+    let accepted = world.all(SERVER, &Event::Accepted)[0];
+    let echo = world.delivered();
+    assert_eq!(echo, [message(0, 512)], "after {:?}", world.now - began);
+    world.endpoints[SERVER].send(world.now, accepted, echo[0].clone()).unwrap();
+    world.run(DELAY);
+    assert_eq!(world.endpoints[CLIENT].recv(world.now, handle), Some(message(0, 512)));
+    world.run(Duration::from_millis(500));
+    let (stats, theirs) = (world.stats(CLIENT, handle), world.stats(SERVER, accepted));
+    assert!(stats.resumed && theirs.resumed);
+    assert_eq!((stats.early_messages, stats.early_messages_accepted), (1, 1));
+    assert_eq!((stats.messages_sent, theirs.early_messages, theirs.messages_received), (1, 1, 1));
+    // What was taken early is not sent again.
+    assert_eq!(stats.source_packets_sent, 0);
+    assert_eq!(world.all(CLIENT, &Event::AllAcknowledged), [handle]);
+    // Later messages go on where the early ones ended, and the end counts all.
+    world.endpoints[CLIENT].send(world.now, handle, message(1, 512)).unwrap();
+    world.endpoints[CLIENT].finish(world.now, handle).unwrap();
+    world.run(Duration::from_millis(500));
+    assert_eq!(world.delivered(), [message(1, 512)]);
+    assert!(world.endpoints[SERVER].is_finished(accepted));
+    let theirs = world.stats(SERVER, accepted);
+    assert_eq!((theirs.messages_received, theirs.messages_lost), (2, 0));
+}
+
+#[test]
+fn many_messages_go_as_far_as_there_is_room_and_the_others_wait() {
+    let Stage { mut world, config, .. } = stage();
+    let handle = begin(&mut world, &config, 20, 300);
+    let blocked = world.endpoints[CLIENT].send(world.now, handle, message(20, 3_000));
+    assert_eq!(blocked, Err(SendError::Blocked(message(20, 3_000))));
+    world.run(Duration::from_millis(500));
+    assert_eq!(sorted(world.delivered()), expected(20, 300));
+    assert_eq!(world.all(CLIENT, &Event::Writable), [handle]);
+    assert_eq!(world.stats(CLIENT, handle).early_messages, 20);
+    world.end(handle);
+
+    // By number, too.
+    let handle = begin(&mut world, &config, 32, 5);
+    let blocked = world.endpoints[CLIENT].send(world.now, handle, message(32, 5));
+    assert!(matches!(blocked, Err(SendError::Blocked(_))));
+    world.run(Duration::from_millis(500));
+    assert_eq!(sorted(world.delivered()), expected(32, 5));
+    world.end(handle);
+
+    // A client's first flight stays within the window that a connection begins with.
+    let before = world.sent.len();
+    let handle = begin(&mut world, &config, 6, 1_190);
+    world.run_with(Duration::from_secs(4), &mut |_, _| true);
+    let early = world.sent[before..].iter().filter(|(_, _, octets)| octets[0] >> 4 == 0b1111);
+    let octets: usize = early.map(|(_, _, octets)| octets.len()).sum();
+    assert!((7_200..=14_720).contains(&octets), "{octets}");
+    world.run(Duration::from_secs(3));
+    assert_eq!(sorted(world.delivered()), expected(6, 1_190));
+    world.end(handle);
+}
+
+/// A source of the same numbers on every run.
+fn numbers(seed: u64) -> impl FnMut() -> u64 {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x >> 40
+    }
+}
+
+#[test]
+fn through_loss_or_corruption_of_thirty_percent_each_message_comes_once_unaltered() {
+    let Stage { mut world, config, .. } = stage();
+    let (mut early, mut connected, mut arrived) = (0, 0, 0);
+    for seed in 0..60_u64 {
+        let mut draw = numbers(seed + 1);
+        let handle = begin(&mut world, &config, 8, 100 + 20 * seed as usize % 700);
+        world.run_with(Duration::from_secs(4), &mut |_, octets| {
+            if seed % 2 == 1 {
+                return draw() % 10 < 3;
+            }
+            if draw() % 10 < 3 {
+                let at = draw() as usize % octets.len();
+                octets[at] ^= 1 + (draw() % 255) as u8;
+            }
+            false
+        });
+        let stats = world.stats(CLIENT, handle);
+        connected += u32::from(stats.resumed);
+        early += stats.early_messages_accepted;
+        let len = 100 + 20 * seed as usize % 700;
+        // BTP repairs what it can; what comes, comes once and as it was.
+        let messages = sorted(world.delivered());
+        let mut once = messages.clone();
+        once.dedup();
+        assert!(once == messages, "seed {seed}: twice");
+        assert!(messages.iter().all(|one| expected(8, len).contains(one)), "seed {seed}: altered");
+        assert!(messages.len() as u64 >= stats.early_messages_accepted, "seed {seed}");
+        arrived += messages.len();
+        world.run(Duration::from_millis(100));
+        world.end(handle);
+    }
+    // A session is lost where nothing of the connection before came back; there are two.
+    assert!(connected >= 50 && early > 200, "{connected} resumed, {early} messages accepted");
+    assert!(arrived >= 470, "{arrived} of 480");
+}
+
+/// The attacker has everything that the client sent, and sends it again: to the same connection, later,
+/// and from elsewhere.
+#[test]
+fn a_first_flight_sent_again_delivers_nothing_twice_and_is_answered_threefold_at_most() {
+    let Stage { mut world, config, .. } = stage();
+    let before = world.sent.len();
+    let handle = begin(&mut world, &config, 3, 500);
+    world.run(Duration::from_millis(300));
+    assert_eq!(sorted(world.delivered()), expected(3, 500));
+    let all = world.sent[before..].iter();
+    let flight: Vec<Vec<u8>> =
+        all.filter(|(who, ..)| *who == CLIENT).map(|(_, _, octets)| octets.clone()).collect();
+    let attacker: SocketAddr = "10.9.9.9:999".parse().unwrap();
+    for from in [address(CLIENT), attacker] {
+        for octets in &flight {
+            world.inject(SERVER, from, octets.clone());
+        }
+        world.run(Duration::from_millis(300));
+        assert_eq!(world.delivered(), Vec::<Bytes>::new(), "{from}");
+    }
+    world.end(handle);
+    // The connection is forgotten: to its address, too, the flight is a new one.
+    for from in [address(CLIENT), attacker] {
+        let (mut injected, before) = (0, world.sent.len());
+        for octets in &flight {
+            injected += octets.len();
+            world.inject(SERVER, from, octets.clone());
+        }
+        world.run(Duration::from_secs(12));
+        assert_eq!(world.delivered(), Vec::<Bytes>::new());
+        assert_eq!(world.all(SERVER, &Event::Accepted), [], "nobody is there");
+        let answers =
+            world.sent[before..].iter().filter(|(who, to, _)| *who == SERVER && *to == from);
+        let answered: usize = answers.map(|(_, _, octets)| octets.len()).sum();
+        assert!(answered > 0 && answered <= 3 * injected, "{answered} for {injected}");
+    }
+    assert_eq!(world.endpoints[SERVER].connection_count(), 0);
+}
+
+/// RFC 8446, section 8: the attacker holds the client's flight back, has a copy taken, and lets the client
+/// find that it is refused, so that it sends its messages again.
+#[test]
+fn a_copy_that_overtakes_the_client_delivers_in_its_place_and_nothing_comes_twice() {
+    for held_back in [false, true] {
+        let Stage { mut world, config, .. } = stage();
+        let handle = begin(&mut world, &config, 10, 300);
+        let mut flight = Vec::new();
+        world.run_with(Duration::from_micros(100), &mut |who, octets| {
+            assert_eq!(who, CLIENT);
+            flight.push(octets.clone());
+            true
+        });
+        assert!(flight.len() >= 3, "{}", flight.len());
+        let attacker: SocketAddr = "10.9.9.9:999".parse().unwrap();
+        let late = if held_back { flight.split_off(1) } else { Vec::new() };
+        for octets in flight {
+            world.inject(SERVER, attacker, octets);
+        }
+        world.run(Duration::from_micros(100));
+        let first = world.delivered();
+        assert!(!first.is_empty());
+        world.run(Duration::from_millis(500));
+        let stats = world.stats(CLIENT, handle);
+        assert_eq!((stats.resumed, stats.early_messages_accepted), (false, 0), "refused");
+        // And once the client is there, copies deliver nothing more.
+        for octets in late {
+            world.inject(SERVER, attacker, octets);
+        }
+        world.run(Duration::from_secs(1));
+        let all = [first, world.delivered()].concat();
+        assert_eq!(sorted(all), expected(10, 300), "held back: {held_back}");
+        world.run(Duration::from_secs(11));
+        let gone = world.events.iter().filter(|(who, _, event)| {
+            *who == SERVER && *event == Event::Closed(CloseReason::HandshakeTimeout)
+        });
+        assert_eq!(gone.count(), 1, "the attacker's connection ends: {:?}", world.events);
+        assert_eq!(world.endpoints[SERVER].connection_count(), 1);
+    }
+}
+
+#[test]
+fn where_early_data_are_refused_each_message_comes_once_after_a_handshake() {
+    let (other, _) = identity();
+    for case in 0..4 {
+        let Stage { mut world, config, identity, store } = stage();
+        let mut config = config;
+        match case {
+            // It has lost its sessions.
+            0 => world.restart(server(&identity, true)),
+            // It has another certificate, which this client accepts as it does any.
+            1 => {
+                config = client(Mode::Btp, PeerTrust::DangerousAcceptAny, &store);
+                world.visit(config.clone());
+                world.restart(server(&other, true));
+            }
+            // It does not take early data any more.
+            2 => world.restart(server(&identity, false)),
+            // It finds the session older than the client says: taken up, but without early data.
+            _ => world.now += Duration::from_secs(300),
+        }
+        let handle = begin(&mut world, &config, 9, 400);
+        world.run(Duration::from_millis(14));
+        assert_eq!(world.delivered(), Vec::<Bytes>::new(), "case {case}: not early");
+        world.run(Duration::from_millis(400));
+        assert_eq!(sorted(world.delivered()), expected(9, 400), "case {case}");
+        let stats = world.stats(CLIENT, handle);
+        assert_eq!((stats.early_messages, stats.early_messages_accepted), (9, 0), "case {case}");
+        assert_eq!(stats.resumed, case == 3);
+        world.end(handle);
+        if case == 2 {
+            // The new sessions say so.
+            let handle = world.connect(config);
+            let sent = world.endpoints[CLIENT].send(world.now, handle, message(0, 10));
+            assert!(matches!(sent, Err(SendError::Blocked(_))));
+        }
+    }
+}
+
+#[test]
+fn without_a_session_for_it_nothing_is_early() {
+    let Stage { mut world, config, store, .. } = stage();
+    let mut is_blocked = |config: &ClientConfig, name: &str| {
+        let handle = world.connect_as(config.clone(), name);
+        let sent = world.endpoints[CLIENT].send(world.now, handle, message(0, 10));
+        matches!(sent, Err(SendError::Blocked(_)))
+    };
+    assert!(is_blocked(&config, "other.example"));
+    let mut plain = config.clone();
+    Arc::make_mut(&mut plain.transport).early_data = false;
+    assert!(is_blocked(&plain, NAME), "only who asks for it");
+    let reliable = ClientConfig {
+        transport: client(Mode::Brtp, config.trust.clone(), &store).transport,
+        ..config.clone()
+    };
+    assert_eq!(store.len(), 1);
+    assert!(is_blocked(&reliable, NAME), "BRTP has none");
+    assert!(is_blocked(&config, NAME), "sessions are used once each");
+    assert!(store.is_empty());
+}
+
+/// Who has stolen a client's sessions can be that client; but each of them once.
+#[test]
+fn a_stolen_session_is_of_use_to_one_of_two() {
+    let Stage { mut world, config, store, .. } = stage();
+    let thief = begin(&mut world, &config, 1, 50);
+    let stolen: Vec<Vec<u8>> = {
+        let mut flight = Vec::new();
+        world.run_with(Duration::from_micros(100), &mut |_, octets| {
+            flight.push(octets.clone());
+            true
+        });
+        flight
+    };
+    for octets in &stolen {
+        world.inject(SERVER, "10.9.9.9:1".parse().unwrap(), octets.clone());
+        world.inject(SERVER, "10.9.9.9:2".parse().unwrap(), octets.clone());
+    }
+    world.run_with(Duration::from_millis(50), &mut |_, _| true);
+    assert_eq!(world.delivered(), [message(0, 50)], "one of the two");
+    world.endpoints[CLIENT].close(world.now, thief, 0, "");
+    assert_eq!(store.len(), 1);
+}
+
+/// Copies of an early packet use up what the server takes; the connection lives on without.
+#[test]
+fn the_server_takes_a_limited_amount() {
+    let Stage { mut world, config, .. } = stage();
+    let handle = begin(&mut world, &config, 2, 1_100);
+    let mut flight = Vec::new();
+    world.run_with(Duration::from_micros(100), &mut |_, octets| {
+        flight.push(octets.clone());
+        true
+    });
+    let early: Vec<Vec<u8>> =
+        flight.iter().filter(|octets| octets[0] >> 4 == 0b1111).cloned().collect();
+    assert_eq!(early.len(), 2);
+    // The first flight, less the second message, and copies of the first message up to the limit.
+    world.inject(SERVER, address(CLIENT), flight[0].clone());
+    let at_limit = (16 << 10) / early[0].len();
+    for _ in 0..at_limit {
+        world.inject(SERVER, address(CLIENT), early[0].clone());
+    }
+    let accepted = {
+        world.run_with(Duration::from_micros(10), &mut |_, _| true);
+        world.all(SERVER, &Event::Accepted)[0]
+    };
+    assert_eq!(world.stats(SERVER, accepted).early_packets_refused, 0);
+    for _ in 0..20 {
+        world.inject(SERVER, address(CLIENT), early[1].clone());
+    }
+    assert_eq!(world.stats(SERVER, accepted).early_packets_refused, 20);
+    assert_eq!(world.delivered(), [message(0, 1_100)]);
+    world.run(Duration::from_millis(500));
+    assert_eq!(world.delivered(), [message(1, 1_100)], "after the handshake");
+    assert_eq!(world.stats(CLIENT, handle).early_messages_accepted, 1);
+}
+
+/// An application that answers at length speaks to an address that is not proved.
+#[test]
+fn a_server_sends_little_before_the_client_has_answered() {
+    let Stage { mut world, config, .. } = stage();
+    let handle = begin(&mut world, &config, 1, 500);
+    let before = world.sent.len();
+    let mut received = 0;
+    world.run_with(DELAY, &mut |_, octets| {
+        received += octets.len();
+        false
+    });
+    let accepted = world.all(SERVER, &Event::Accepted)[0];
+    for _ in 0..50 {
+        world.endpoints[SERVER].send(world.now, accepted, message(0, 10_000)).unwrap();
+    }
+    // Nothing more of the client arrives; what left before does.
+    world.run_with(Duration::from_secs(12), &mut |who, _| who == CLIENT);
+    let sent: usize = world.sent[before..]
+        .iter()
+        .filter(|(who, ..)| *who == SERVER)
+        .map(|(_, _, octets)| octets.len())
+        .sum();
+    assert!(sent > received && sent <= 3 * received, "{sent} for {received}");
+    let gone = (SERVER, accepted, Event::Closed(CloseReason::HandshakeTimeout));
+    assert!(world.events.contains(&gone), "{:?}", world.events);
+    assert_eq!(world.all(CLIENT, &Event::Connected), [handle]);
+}
+
+#[test]
+fn early_data_go_through_a_retry() {
+    let (identity, print) = identity();
+    let store = SessionStore::new(100);
+    let config = client(Mode::Btp, PeerTrust::Fingerprints(vec![print]), &store);
+    let mut busy = server(&identity, true);
+    busy.retry_threshold = 0;
+    let mut world = World::new(busy);
+    world.visit(config.clone());
+    let handle = begin(&mut world, &config, 3, 600);
+    world.run(DELAY * 3);
+    assert_eq!(sorted(world.delivered()), expected(3, 600), "half a round trip after the token");
+    world.run(Duration::from_millis(300));
+    assert!(world.endpoints[SERVER].endpoint_stats().retries_sent >= 2);
+    assert_eq!(world.stats(CLIENT, handle).early_messages_accepted, 3);
+}

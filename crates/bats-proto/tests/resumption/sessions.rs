@@ -1,0 +1,272 @@
+//! Sessions that are taken up again, and those that must not be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::world::{
+    CLIENT, NAME, NOW, SERVER, World, address, client, identity, server, transport,
+};
+use bats_proto::{
+    ClientConfig, ConnectError, ConnectionHandle, Endpoint, EndpointConfig, Event, Mode, PeerTrust,
+    Resumption, SessionStore, TransportConfig, config::Security,
+};
+use bytes::Bytes;
+
+/// Connects; whether the handshake took up a session. The connection ends again.
+fn is_resumed(world: &mut World, config: ClientConfig, name: &str) -> bool {
+    let handle = world.connect_as(config, name);
+    world.run(Duration::from_millis(300));
+    assert_eq!(world.all(CLIENT, &Event::Connected), [handle], "{:?}", world.events);
+    let accepted = world.all(SERVER, &Event::Accepted)[0];
+    let resumed = world.stats(CLIENT, handle).resumed;
+    assert_eq!(world.stats(SERVER, accepted).resumed, resumed);
+    let message = Bytes::from_static(b"data flow");
+    world.endpoints[CLIENT].send(world.now, handle, message.clone()).unwrap();
+    world.run(Duration::from_millis(100));
+    assert_eq!(world.delivered(), [message]);
+    world.end(handle);
+    resumed
+}
+
+#[test]
+fn a_session_is_taken_up_under_every_kind_of_trust_and_the_certificate_is_known() {
+    let (identity, print) = identity();
+    let authority = identity.certificate_chain[0].clone();
+    for trust in [
+        PeerTrust::Fingerprints(vec![print]),
+        PeerTrust::DangerousAcceptAny,
+        PeerTrust::Authorities { certificates: vec![authority], unix_time: NOW },
+    ] {
+        let mut world = World::new(server(&identity, false));
+        let store = SessionStore::new(100);
+        let config = client(Mode::Brtp, trust, &store);
+        assert!(!is_resumed(&mut world, config.clone(), NAME));
+        assert_eq!(store.len(), 2, "two are asked for");
+        for _ in 0..5 {
+            assert!(is_resumed(&mut world, config.clone(), NAME));
+        }
+        assert_eq!(store.len(), 4, "four are kept");
+        let before = world.sent.len();
+        let handle = world.connect(config);
+        world.run(Duration::from_millis(300));
+        assert_eq!(world.endpoints[CLIENT].peer_fingerprint(handle), Some(print));
+        // No certificate travels.
+        let sent = world.sent[before..].iter();
+        let long = sent.filter(|(who, _, octets)| *who == SERVER && octets[0] & 0x80 != 0);
+        let longest = long.map(|(_, _, octets)| octets.len()).max().unwrap();
+        assert!(longest < 600, "{longest}");
+    }
+}
+
+#[test]
+fn without_a_store_nobody_is_sent_sessions() {
+    let (identity, print) = identity();
+    let mut world = World::new(server(&identity, true));
+    let config = ClientConfig {
+        trust: PeerTrust::Fingerprints(vec![print]),
+        identity: None,
+        transport: Arc::new(transport(Mode::Brtp)),
+    };
+    assert!(!is_resumed(&mut world, config.clone(), NAME));
+    assert!(!is_resumed(&mut world, config, NAME));
+}
+
+/// Whom a client believed by one rule it need not believe by another.
+#[test]
+fn a_session_is_not_taken_up_under_another_trust_name_or_address() {
+    let (identity, print) = identity();
+    let authority = identity.certificate_chain[0].clone();
+    let mut world = World::new(server(&identity, false));
+    let store = SessionStore::new(100);
+    let any = client(Mode::Brtp, PeerTrust::DangerousAcceptAny, &store);
+    assert!(!is_resumed(&mut world, any.clone(), NAME));
+    let pinned = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
+    assert!(!is_resumed(&mut world, pinned.clone(), NAME), "a pinned certificate must be shown");
+    let pinned_twice = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print, [7; 32]]), &store);
+    assert!(!is_resumed(&mut world, pinned_twice, NAME));
+    let trust = PeerTrust::Authorities { certificates: vec![authority], unix_time: NOW };
+    assert!(!is_resumed(&mut world, client(Mode::Brtp, trust, &store), NAME));
+    assert!(!is_resumed(&mut world, any.clone(), "other.example"));
+    // Each of them stands on its own.
+    assert!(is_resumed(&mut world, any.clone(), NAME));
+    assert!(is_resumed(&mut world, any.clone(), "other.example"));
+    assert!(is_resumed(&mut world, pinned, NAME));
+
+    // Another address, the same server.
+    let before = store.len();
+    let elsewhere = "10.0.0.2:4001".parse().unwrap();
+    world.endpoints[CLIENT].connect(world.now, elsewhere, NAME, any).unwrap();
+    assert_eq!(store.len(), before, "no session was taken");
+
+    // Who trusts a stranger's certificate refuses this server although there are sessions with it.
+    let wrong = client(Mode::Brtp, PeerTrust::Fingerprints(vec![[9; 32]]), &store);
+    world.connect(wrong);
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.all(CLIENT, &Event::Connected), Vec::<ConnectionHandle>::new());
+}
+
+fn at(config: &ClientConfig, unix_time: Duration) -> ClientConfig {
+    let mut config = config.clone();
+    if let PeerTrust::Authorities { unix_time: judged, .. } = &mut config.trust {
+        *judged = unix_time;
+    }
+    let store = config.transport.resumption.as_ref().unwrap().store.clone();
+    let resumption = Some(Resumption { store, unix_time });
+    config.transport = Arc::new(TransportConfig { resumption, ..(*config.transport).clone() });
+    config
+}
+
+#[test]
+fn old_sessions_are_not_taken_up_on_either_side() {
+    let (identity, print) = identity();
+    let mut world = World::new(server(&identity, false));
+    let store = SessionStore::new(100);
+    let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
+    let day = Duration::from_secs(24 * 60 * 60);
+    assert!(!is_resumed(&mut world, config.clone(), NAME));
+    assert!(is_resumed(&mut world, at(&config, NOW + day / 2), NAME));
+    // The client's clock says that they are too old.
+    assert!(!is_resumed(&mut world, at(&config, NOW + day * 2), NAME));
+    // The client's clock stands still, the server's does not.
+    store.clear();
+    assert!(!is_resumed(&mut world, config.clone(), NAME));
+    world.now += day + Duration::from_secs(5);
+    assert!(!is_resumed(&mut world, config.clone(), NAME));
+    assert!(is_resumed(&mut world, config, NAME));
+}
+
+/// The certificate is judged anew: what it was good for yesterday does not count.
+#[test]
+fn a_session_does_not_outlive_the_certificate() {
+    let (identity, _) = identity();
+    let authority = identity.certificate_chain[0].clone();
+    let mut world = World::new(server(&identity, false));
+    let store = SessionStore::new(100);
+    let trust = PeerTrust::Authorities { certificates: vec![authority], unix_time: NOW };
+    let config = client(Mode::Brtp, trust, &store);
+    assert!(!is_resumed(&mut world, config.clone(), NAME));
+    // Certificates made here are valid from 1975 on; the sessions, from later, are not too old.
+    world.connect(at(&config, Duration::ZERO));
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.all(CLIENT, &Event::Connected), Vec::<ConnectionHandle>::new());
+    assert_eq!(store.len(), 1, "the session was looked at and thrown away");
+}
+
+#[test]
+fn a_server_that_lost_its_sessions_or_has_another_certificate_is_greeted_in_full() {
+    let (first, print) = identity();
+    let (second, other_print) = identity();
+    let store = SessionStore::new(100);
+    let mut world = World::new(server(&first, false));
+    let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
+    assert!(!is_resumed(&mut world, config.clone(), NAME));
+    world.restart(server(&first, false));
+    assert!(!is_resumed(&mut world, config.clone(), NAME));
+    assert!(is_resumed(&mut world, config.clone(), NAME));
+    world.restart(server(&second, false));
+    let handle = world.connect(config);
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.all(CLIENT, &Event::Connected), [], "pinned, and it is another");
+    world.end(handle);
+    let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![other_print]), &store);
+    assert!(!is_resumed(&mut world, config, NAME));
+}
+
+#[test]
+fn the_store_is_bounded_and_the_newest_stay() {
+    let (identity, print) = identity();
+    let mut world = World::new(server(&identity, false));
+    let store = SessionStore::new(3);
+    let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
+    for name in ["a.example", "b.example", "c.example"] {
+        assert!(!is_resumed(&mut world, config.clone(), name));
+        assert!(store.len() <= 3);
+    }
+    assert_eq!(store.len(), 3);
+    assert!(is_resumed(&mut world, config.clone(), "c.example"));
+    assert!(!is_resumed(&mut world, config.clone(), "a.example"));
+    assert!(store.len() <= 3);
+    let none = SessionStore::new(0);
+    let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &none);
+    assert!(!is_resumed(&mut world, config.clone(), NAME));
+    assert!(none.is_empty() && !is_resumed(&mut world, config, NAME));
+    // Trust is remembered in small numbers, too: with the oldest goes its session.
+    let many = SessionStore::new(1_000);
+    for kind in 0..40 {
+        let trust = PeerTrust::Fingerprints(vec![print, [kind; 32]]);
+        assert!(!is_resumed(&mut world, client(Mode::Brtp, trust, &many), NAME));
+    }
+    assert_eq!(many.len(), 16 * 2);
+}
+
+/// What comes to a store that was cleared meanwhile is of no use, and not kept.
+#[test]
+fn sessions_of_forgotten_trust_are_not_kept() {
+    let (identity, print) = identity();
+    let mut world = World::new(server(&identity, false));
+    let store = SessionStore::new(100);
+    let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
+    let first = world.connect(config.clone());
+    world.run(Duration::from_millis(10));
+    store.clear();
+    let second = world.connect(config.clone());
+    world.run(Duration::from_millis(100));
+    assert_eq!(world.all(CLIENT, &Event::Connected), [first, second]);
+    assert_eq!(store.len(), 2, "those of the second alone");
+    world.end(first);
+    world.end(second);
+    assert!(is_resumed(&mut world, config, NAME));
+}
+
+/// Sessions are sent after the handshake, and again if they are lost.
+#[test]
+fn sessions_arrive_through_loss() {
+    let (identity, print) = identity();
+    for seed in 0..10_u64 {
+        let mut world = World::new(server(&identity, false));
+        let store = SessionStore::new(100);
+        let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
+        world.connect(config);
+        let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        world.run_with(Duration::from_secs(5), &mut |_, _| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            (x >> 40) % 10 < 4
+        });
+        assert_eq!(store.len(), 2, "seed {seed}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_at_once() {
+    let (identity, print) = identity();
+    let store = SessionStore::new(10);
+    let trust = PeerTrust::Fingerprints(vec![print]);
+    let mut world = World::new(server(&identity, false));
+    let plain = EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
+    let mut plain = Endpoint::new(plain, [5; 32]).unwrap();
+    let mut refused = |endpoint: Option<&mut Endpoint>, change: &dyn Fn(&mut TransportConfig)| {
+        let mut config = client(Mode::Btp, trust.clone(), &store);
+        change(Arc::make_mut(&mut config.transport));
+        let endpoint = endpoint.unwrap_or(&mut world.endpoints[CLIENT]);
+        let begun = endpoint.connect(world.now, address(SERVER), NAME, config);
+        matches!(begun, Err(ConnectError::Configuration(_)))
+    };
+    assert!(!refused(None, &|_| {}));
+    assert!(refused(None, &|transport| transport.mode = Mode::Brtp), "early data are for BTP");
+    assert!(refused(None, &|transport| transport.resumption = None), "and need sessions");
+    assert!(refused(Some(&mut plain), &|_| {}), "the stand-in has none");
+
+    let start = |change: &dyn Fn(&mut TransportConfig), security| {
+        let mut config = server(&identity, true);
+        change(Arc::make_mut(&mut config.transport));
+        Endpoint::new(EndpointConfig { security, server: Some(config) }, [6; 32]).is_ok()
+    };
+    assert!(start(&|_| {}, Security::Tls));
+    assert!(
+        !start(&|transport| transport.also_accepted.clear(), Security::Tls),
+        "BTP is not offered"
+    );
+    assert!(!start(&|_| {}, Security::DangerousPlain));
+}

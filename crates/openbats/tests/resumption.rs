@@ -1,0 +1,137 @@
+//! Clients that come back, over real sockets on loopback.
+
+use std::thread;
+use std::time::Duration;
+
+use openbats::{
+    ClientOptions, ConnectError, Connection, Endpoint, Identity, Mode, ServerOptions, SessionStore,
+    StartError, Trust, Wait,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn server(identity: &Identity, early_data: bool) -> Endpoint {
+    let options = ServerOptions::new(identity.clone()).modes([Mode::Brtp, Mode::Btp]);
+    let options = if early_data { options.early_data() } else { options };
+    Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).server(options).start().unwrap()
+}
+
+fn options(identity: &Identity, store: &SessionStore, mode: Mode) -> ClientOptions {
+    let trust = Trust::fingerprint(identity.fingerprint());
+    ClientOptions::new(trust).sessions(store).mode(mode).deadline(LIMIT)
+}
+
+/// The other end, and what it says of the messages that it got.
+fn accepted(server: &Endpoint) -> Connection {
+    server.accept().wait_for(LIMIT).unwrap().unwrap()
+}
+
+/// Waits until the server's sessions have come.
+fn leave(connection: Connection, store: &SessionStore) {
+    for _ in 0..4_000 {
+        if !store.is_empty() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!store.is_empty(), "no session came");
+    connection.close(0, "");
+}
+
+#[test]
+fn a_client_that_comes_back_sends_its_first_messages_at_once() {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let server = server(&identity, true);
+    let client = Endpoint::builder().start().unwrap();
+    let store = SessionStore::new(16);
+    let options = || options(&identity, &store, Mode::Btp).early_data();
+    for visit in 0..5_u64 {
+        let messages = vec![vec![visit as u8; 512], vec![100; 100]];
+        let near = client
+            .connect_early(server.local_addr(), "localhost", options(), messages.clone())
+            .wait_for(LIMIT)
+            .unwrap()
+            .unwrap();
+        let far = accepted(&server);
+        let mut came: Vec<Vec<u8>> = (0..2)
+            .map(|_| far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap().to_vec())
+            .collect();
+        came.sort();
+        assert_eq!(came, messages);
+        let stats = near.stats();
+        assert_eq!((stats.resumed, stats.early_messages), (visit > 0, 2 * u64::from(visit > 0)));
+        assert!(stats.early_messages_accepted <= 2);
+        assert_eq!(near.peer_fingerprint(), Some(identity.fingerprint()));
+        // The connection goes on as any does.
+        far.send("answer").wait_for(LIMIT).unwrap().unwrap();
+        let answer = near.recv().wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!(answer.as_deref(), Some(&b"answer"[..]));
+        near.send("more").wait_for(LIMIT).unwrap().unwrap();
+        let more = far.recv().wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!(more.as_deref(), Some(&b"more"[..]));
+        leave(near, &store);
+    }
+}
+
+#[test]
+fn what_does_not_fit_the_first_flight_follows() {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let store = SessionStore::new(16);
+    let client = Endpoint::builder().start().unwrap();
+    for early_data in [true, false] {
+        let server = server(&identity, early_data);
+        let options = || options(&identity, &store, Mode::Btp).early_data();
+        let first = client.connect(server.local_addr(), "localhost", options());
+        let first = first.wait_for(LIMIT).unwrap().unwrap();
+        store.clear();
+        // These come with another connection.
+        let second = client.connect(server.local_addr(), "localhost", options());
+        leave(second.wait_for(LIMIT).unwrap().unwrap(), &store);
+        first.close(0, "");
+        let (_, _) = (accepted(&server), accepted(&server));
+        let messages: Vec<Vec<u8>> = (0..40).map(|number| vec![number; 400]).collect();
+        let near = client
+            .connect_early(server.local_addr(), "localhost", options(), messages.clone())
+            .wait_for(LIMIT)
+            .unwrap()
+            .unwrap();
+        let far = accepted(&server);
+        let mut came: Vec<Vec<u8>> = (0..40)
+            .map(|_| far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap().to_vec())
+            .collect();
+        came.sort();
+        assert_eq!(came, messages, "each once");
+        let stats = near.stats();
+        assert!(stats.resumed);
+        assert_eq!(stats.early_messages > 0, early_data, "{}", stats.early_messages);
+        assert!(stats.early_messages < 40);
+    }
+}
+
+#[test]
+fn other_modes_take_sessions_up_without_early_data() {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let server = server(&identity, true);
+    let client = Endpoint::builder().start().unwrap();
+    let store = SessionStore::new(16);
+    let to = server.local_addr();
+    for visit in 0..3 {
+        let options = options(&identity, &store, Mode::Brtp);
+        let near = client.connect(to, "localhost", options).wait_for(LIMIT).unwrap().unwrap();
+        let far = accepted(&server);
+        near.send("hello").wait_for(LIMIT).unwrap().unwrap();
+        near.finish().wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!(far.recv().wait_for(LIMIT).unwrap().unwrap().as_deref(), Some(&b"hello"[..]));
+        assert_eq!((near.stats().resumed, far.stats().resumed), (visit > 0, visit > 0));
+        leave(near, &store);
+    }
+    for mode in [Mode::Brtp, Mode::Tcp, Mode::Udp] {
+        let refused = client
+            .connect_early(to, "localhost", options(&identity, &store, mode).early_data(), ["x"])
+            .wait_for(LIMIT)
+            .unwrap();
+        assert!(matches!(refused, Err(ConnectError::Configuration(_))), "{mode:?}");
+    }
+    let no_btp = Endpoint::builder().server(ServerOptions::new(identity).early_data()).start();
+    assert!(matches!(no_btp, Err(StartError::Configuration(_))));
+}
