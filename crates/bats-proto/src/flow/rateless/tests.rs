@@ -10,6 +10,7 @@ use super::*;
 use crate::config::Goal;
 use crate::flow::{FlowError, PathView};
 use crate::wire::rank::{RankEntry, RankFeedback};
+use crate::wire::short_header::PacketKind;
 
 const SYMBOL: usize = 200;
 const DELAY: Duration = Duration::from_millis(5);
@@ -46,9 +47,14 @@ impl Field {
             goal: Goal::Balanced,
             budget,
             receivers,
+            carried: false,
         });
-        let parameters =
-            RatelessParameters { max_symbol_size: SYMBOL, receive_budget: budget, initial_credit };
+        let parameters = RatelessParameters {
+            max_symbol_size: SYMBOL,
+            receive_budget: budget,
+            initial_credit,
+            carried: false,
+        };
         Self {
             sender,
             receivers: (0..receivers).map(|_| RatelessReceiver::new(parameters)).collect(),
@@ -86,7 +92,7 @@ impl Field {
                 let (_, packet) = packets.pop_front()?;
                 for receiver in &mut self.receivers {
                     if !self.rng.random_bool(self.loss) {
-                        receiver.on_packet(now, &packet, DELAY * 2).unwrap();
+                        receiver.on_packet(now, PacketKind::Repair, &packet, DELAY * 2).unwrap();
                     }
                 }
             }
@@ -144,11 +150,11 @@ proptest! {
     #[test]
     fn garbage_is_an_error_or_bounded(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..100)) {
         let parameters = RatelessParameters {
-            max_symbol_size: SYMBOL, receive_budget: 1 << 20, initial_credit: 100,
+            max_symbol_size: SYMBOL, receive_budget: 1 << 20, initial_credit: 100, carried: false,
         };
         let mut receiver = RatelessReceiver::new(parameters);
         for payload in &payloads {
-            let _ = receiver.on_packet(Timestamp::from_millis(1), payload, DELAY);
+            let _ = receiver.on_packet(Timestamp::from_millis(1), PacketKind::Repair, payload, DELAY);
             while receiver.next_block().is_some() {}
             receiver.feedback(Timestamp::from_millis(2), DELAY);
         }
@@ -192,8 +198,12 @@ fn a_long_transfer_takes_hardly_more_than_the_bound() {
 
 #[test]
 fn promises_are_kept_and_reports_of_the_future_refused() {
-    let parameters =
-        RatelessParameters { max_symbol_size: SYMBOL, receive_budget: 1 << 20, initial_credit: 64 };
+    let parameters = RatelessParameters {
+        max_symbol_size: SYMBOL,
+        receive_budget: 1 << 20,
+        initial_credit: 64,
+        carried: false,
+    };
     let mut receiver = RatelessReceiver::new(parameters);
     let packet = |block: u32, source_packets: u16| {
         let header =
@@ -203,16 +213,25 @@ fn promises_are_kept_and_reports_of_the_future_refused() {
         octets
     };
     let now = Timestamp::from_millis(1);
-    assert!(receiver.on_packet(now, &packet(0, 16), DELAY).is_ok(), "64 symbols promise 16");
-    let beyond = receiver.on_packet(now, &packet(1, 1), DELAY);
+    assert!(
+        receiver.on_packet(now, PacketKind::Repair, &packet(0, 16), DELAY).is_ok(),
+        "64 symbols promise 16"
+    );
+    let beyond = receiver.on_packet(now, PacketKind::Repair, &packet(1, 1), DELAY);
     assert!(
         matches!(beyond, Err(FlowError::BeyondCredit { symbol: 16, credit: 16 })),
         "{beyond:?}"
     );
-    let beyond = receiver.on_packet(now, &packet(64, 1), DELAY);
+    let beyond = receiver.on_packet(now, PacketKind::Repair, &packet(64, 1), DELAY);
     assert!(matches!(beyond, Err(FlowError::BeyondCredit { .. })), "{beyond:?}");
-    assert_eq!(receiver.on_packet(now, &packet(0, 15), DELAY), Err(FlowError::Malformed));
-    assert_eq!(receiver.on_packet(now, &packet(0, 600), DELAY), Err(FlowError::Malformed));
+    assert_eq!(
+        receiver.on_packet(now, PacketKind::Repair, &packet(0, 15), DELAY),
+        Err(FlowError::Malformed)
+    );
+    assert_eq!(
+        receiver.on_packet(now, PacketKind::Repair, &packet(0, 600), DELAY),
+        Err(FlowError::Malformed)
+    );
 
     let mut sender = Field::new(1, 0.0, 1).sender;
     let report = RankFeedback {
