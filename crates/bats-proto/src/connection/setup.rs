@@ -284,6 +284,7 @@ impl Connection {
                     receive_budget: receive_budget(config),
                     initial_credit: initial_credit(own, receive_budget(config)),
                     carried: self.carried.is_some(),
+                    receivers: 1,
                 };
                 (
                     Outgoing::Rateless {

@@ -38,6 +38,9 @@ pub struct RatelessParameters {
     /// Whether relays carry the flow: its packets then have the header that relays know, and its
     /// blocks count when [`RatelessReceiver::verify`] has found them genuine.
     pub carried: bool,
+    /// Receivers of the flow, at least 1: the more there are, the less often each reports, so that all
+    /// together say hardly more than one.
+    pub receivers: u32,
 }
 
 #[derive(Debug)]
@@ -71,6 +74,7 @@ struct Packet<'a> {
 pub struct RatelessReceiver {
     max_packet_size: usize,
     carried: bool,
+    receivers: u32,
     caches: Caches,
     blocks: BTreeMap<u64, Block>,
     /// The block that the session takes next, and source packets of those before it.
@@ -87,12 +91,18 @@ pub struct RatelessReceiver {
 impl RatelessReceiver {
     /// A receiver for a fresh flow.
     pub fn new(parameters: RatelessParameters) -> Self {
-        let RatelessParameters { max_symbol_size, receive_budget, initial_credit, carried } =
-            parameters;
+        let RatelessParameters {
+            max_symbol_size,
+            receive_budget,
+            initial_credit,
+            carried,
+            receivers,
+        } = parameters;
         let row = padded_length(max_symbol_size) * ROWS;
         Self {
             max_packet_size: max_symbol_size,
             carried,
+            receivers: receivers.max(1),
             caches: Caches::default(),
             blocks: BTreeMap::new(),
             next: 0,
@@ -151,7 +161,7 @@ impl RatelessReceiver {
         }
         self.sequence_seen = Some(self.sequence_seen.map_or(sequence, |seen| seen.max(sequence)));
         self.counters.coded_received += 1;
-        let interval = (rtt / 16).max(MIN_FEEDBACK_INTERVAL);
+        let interval = (rtt / 16).max(MIN_FEEDBACK_INTERVAL) * self.receivers;
         let due = (self.last_feedback + interval).max(now);
         self.feedback_at = Some(self.feedback_at.map_or(due, |at| at.min(due)));
         if number < self.next {
@@ -351,8 +361,8 @@ impl RatelessReceiver {
             .filter_map(|first| Some(RankEntry { first, span: 1, missing: missing(&first)? }))
             .collect();
         self.last_feedback = now;
-        self.feedback_at =
-            (!entries.is_empty()).then(|| now + (rtt / 4).max(MIN_FEEDBACK_INTERVAL * 4));
+        let interval = MIN_FEEDBACK_INTERVAL * self.receivers;
+        self.feedback_at = (!entries.is_empty()).then(|| now + (rtt / 4).max(interval * 4));
         RankFeedback {
             decoded_below,
             seen_end: self.seen_end.max(decoded_below),
