@@ -36,6 +36,10 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 const LOSS_PACKETS: u64 = 1_024;
 /// Weight of the newest estimate.
 const LOSS_GAIN: f64 = 0.25;
+/// Who sends and hears nothing for this part of the idle time-out asks, and again at this part: modes
+/// without feedback have no other sign that the peer lives.
+const ASKED_AFTER: u32 = 4;
+const ASKED_EVERY: u32 = 16;
 
 /// What a link may carry for others.
 pub(crate) trait Carriage {
@@ -102,6 +106,8 @@ pub(super) struct CarriedSession {
     /// The first link's other end reports ranks: losses are repaired hop by hop.
     recoded: bool,
     loss: EndToEndLoss,
+    /// When the peer was asked whether it is there.
+    asked_at: Timestamp,
     /// Coded packets that overtook the end of the handshake.
     early: Vec<(PacketKind, Vec<u8>)>,
 }
@@ -150,8 +156,19 @@ impl CarriedSession {
             slowest_inbound: Duration::ZERO,
             recoded,
             loss: EndToEndLoss::default(),
+            asked_at: Timestamp::ZERO,
             early: Vec::new(),
         }
+    }
+
+    /// Whether a link has asked for packets, so that its rate is known.
+    pub(super) fn has_rate(&self) -> bool {
+        self.rate > 0
+    }
+
+    /// Octets that the first links carry in this time.
+    pub(super) fn octets_in(&self, time: Duration) -> u64 {
+        (self.rate as f64 * time.as_secs_f64()) as u64
     }
 
     /// Octets that the first link carries in the time that relays may take for repairs.
@@ -255,6 +272,7 @@ impl Connection {
         };
         if let Some(streams) = &mut self.streams {
             streams.incoming.set_patience(patience);
+            streams.outgoing.set_patience(patience);
         }
     }
 
@@ -300,7 +318,21 @@ impl Connection {
         let seal = &mut carried.symbols.as_mut()?.seal;
         streams.outgoing.set_link(several.then_some(first.link));
         let had_end = streams.outgoing.end().is_some();
-        let kind = streams.outgoing.poll(now, size, &path, Some(seal), out)?;
+        let kind = streams.outgoing.poll(now, size, &path, Some(seal), out);
+        if self.writable_wanted {
+            // Where nothing is acknowledged, nothing but the sending itself makes room.
+            self.update_application();
+        }
+        let (kind, streams) = (kind?, self.streams.as_mut()?);
+        let carried = self.carried.as_mut()?;
+        let unheard = now - self.last_received_at;
+        if unheard >= self.idle_timeout / ASKED_AFTER
+            && carried.asked_at + self.idle_timeout / ASKED_EVERY <= now
+        {
+            // A peer that has nothing to say is asked whether it is there.
+            carried.asked_at = now;
+            self.control.ping = true;
+        }
         self.control.end |= !had_end && streams.outgoing.end().is_some();
         carried.loss.sent += 1;
         self.counters.packets_sent += 1;

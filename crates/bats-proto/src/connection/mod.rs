@@ -223,8 +223,9 @@ impl Connection {
             });
         }
         let held = streams.outgoing.bytes_held();
-        let full = held
-            >= send_window(&self.config, products, &streams.outgoing, self.sent.bytes_acked())
+        let carried = self.carried.as_deref();
+        let acked = self.sent.bytes_acked();
+        let full = held >= send_window(&self.config, products, &streams.outgoing, acked, carried)
             || held + message.len() > self.config.send_budget;
         // One message larger than the budget may pass when nothing else is held, so that every
         // message the peer accepts can be sent at all.
@@ -349,6 +350,7 @@ impl Connection {
             products(&*self.controller, self.carried.as_deref(), &self.rtt),
             &streams.outgoing,
             self.sent.bytes_acked(),
+            self.carried.as_deref(),
         );
         let fits = held == 0 || held + self.refused_bytes <= self.config.send_budget;
         if self.writable_wanted && held <= window / 4 * 3 && fits {
@@ -451,10 +453,24 @@ fn products(
 /// Octets that may be held for sending now. What the application hands over beyond some bandwidth-
 /// delay products waits here for nothing: it only ages, and the sender's figures run ahead of what
 /// the network carries. What is sent and waits for repair does not count against fresh data.
-fn send_window(config: &TransportConfig, products: u64, outgoing: &Outgoing, acked: u64) -> usize {
+fn send_window(
+    config: &TransportConfig,
+    products: u64,
+    outgoing: &Outgoing,
+    acked: u64,
+    carried: Option<&CarriedSession>,
+) -> usize {
     let products = usize::try_from(products).unwrap_or(usize::MAX);
     let with_repairs = outgoing.flow_bytes().saturating_add(products);
     let window = products.saturating_mul(WINDOWS_HELD).max(with_repairs);
-    let least = if acked < KNOWN_PATH_BYTES { FIRST_SEND_WINDOW } else { LEAST_SEND_WINDOW };
-    window.max(least).min(config.send_budget)
+    // Across relays the ends acknowledge next to nothing: there the first link knows the path.
+    let is_known = acked >= KNOWN_PATH_BYTES || carried.is_some_and(CarriedSession::has_rate);
+    let least = if is_known { LEAST_SEND_WINDOW } else { FIRST_SEND_WINDOW };
+    let timely = carried.filter(|carried| outgoing.is_timely() && carried.has_rate());
+    // What would wait beyond its deadline is not worth taking.
+    let in_time = timely.map(|carried| carried.octets_in(config.deadline / 2));
+    let most = in_time.map_or(usize::MAX, |octets| {
+        usize::try_from(octets).unwrap_or(usize::MAX).saturating_add(outgoing.flow_bytes())
+    });
+    window.min(most).max(least).min(config.send_budget)
 }

@@ -230,10 +230,6 @@ impl Connection {
         if self.role == Role::Server && !theirs.is_own() {
             return None;
         }
-        // Relays know S- and R-batches, and not blocks.
-        if self.carried.is_some() && theirs == Mode::Brctp {
-            return None;
-        }
         let own = self.config.mode;
         match self.role {
             // A server tells the mode that it would have chosen; what counts is that it accepts.
@@ -295,11 +291,14 @@ impl Connection {
                     goal: config.goal,
                     budget: send_budget(config),
                     receivers: 1,
+                    carried: self.carried.is_some(),
                 };
                 let receiver = RatelessParameters {
                     max_symbol_size,
                     receive_budget: receive_budget(config),
                     initial_credit: initial_credit(own, receive_budget(config)),
+                    carried: self.carried.is_some(),
+                    receivers: 1,
                 };
                 (
                     Outgoing::Rateless {

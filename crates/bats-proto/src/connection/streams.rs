@@ -162,20 +162,28 @@ impl Outgoing {
 
     /// Packets are for this link from now on, one of several; `None`: there is but one.
     pub(super) fn set_link(&mut self, link: Option<u64>) {
-        if let Self::Reliable { flow, .. } = self {
-            flow.set_link(link);
+        match self {
+            Self::Reliable { flow, .. } => flow.set_link(link),
+            Self::Rateless { flow, .. } => flow.set_link(link),
+            Self::Timely { .. } => {}
         }
     }
 
     /// See [`FlowSender::has_share_of`].
     pub(super) fn has_share_of(&self, link: u64) -> bool {
-        matches!(self, Self::Reliable { flow, .. } if flow.has_share_of(link))
+        match self {
+            Self::Reliable { flow, .. } => flow.has_share_of(link),
+            Self::Rateless { flow, .. } => flow.has_share_of(link),
+            Self::Timely { .. } => false,
+        }
     }
 
     /// See [`FlowSender::release_share`].
     pub(super) fn release_share(&mut self, link: u64) {
-        if let Self::Reliable { flow, .. } = self {
-            flow.release_share(link);
+        match self {
+            Self::Reliable { flow, .. } => flow.release_share(link),
+            Self::Rateless { flow, .. } => flow.release_share(link),
+            Self::Timely { .. } => {}
         }
     }
 
@@ -231,13 +239,19 @@ impl Outgoing {
                 flow.poll(now, path, !queue.is_empty(), out)
             }
             Self::Rateless { queue, flow } => {
-                while flow.wants_block()
-                    && !queue.is_empty()
-                    && flow.push_block(symbol_size, path, |octets| {
-                        let len = queue.fill_symbol(octets);
+                while flow.wants_block() && !queue.is_empty() {
+                    let number = flow.next_number();
+                    let pushed = flow.push_block(symbol_size, path, |octets| {
+                        let len = match &mut seal {
+                            None => queue.fill_symbol(octets),
+                            Some(key) => key.seal_block(number, octets, |o| queue.fill_symbol(o)),
+                        };
                         (len, !queue.is_empty())
-                    })
-                {}
+                    });
+                    if !pushed {
+                        break;
+                    }
+                }
                 flow.poll(now, out)
             }
             Self::Timely { queue, flow, .. } => {
@@ -344,9 +358,7 @@ impl Incoming {
     ) -> Result<(), FlowError> {
         match self {
             Self::Reliable { flow, .. } => flow.on_packet(now, kind, payload, rtt),
-            // Packets of blocks tell all by themselves, so that there is one kind of them.
-            Self::Rateless { .. } if kind != PacketKind::Repair => Err(FlowError::Malformed),
-            Self::Rateless { flow, .. } => flow.on_packet(now, payload, rtt),
+            Self::Rateless { flow, .. } => flow.on_packet(now, kind, payload, rtt),
             Self::Timely(timely) => timely.flow.on_packet(now, kind, payload),
         }
     }
@@ -390,6 +402,9 @@ impl Incoming {
                 }
             }
             Self::Rateless { flow, reassembly } => {
+                if let Some(key) = &mut open {
+                    altered += flow.verify(|number, octets| key.open_block(number, octets));
+                }
                 while inbox.has_room(budget)
                     && let Some(block) = flow.next_block()
                 {
@@ -588,6 +603,20 @@ impl Incoming {
     /// Sets how long the repair of gaps is left to relays.
     pub(super) fn set_patience(&mut self, patience: Duration) {
         if let Self::Reliable { flow, .. } = self {
+            flow.set_patience(patience);
+        }
+    }
+}
+
+impl Outgoing {
+    /// Whether messages are worth something for a while only.
+    pub(super) fn is_timely(&self) -> bool {
+        matches!(self, Self::Timely { .. })
+    }
+
+    /// Sets how long the repair of gaps is left to relays.
+    pub(super) fn set_patience(&mut self, patience: Duration) {
+        if let Self::Rateless { flow, .. } = self {
             flow.set_patience(patience);
         }
     }

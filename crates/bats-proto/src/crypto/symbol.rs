@@ -15,6 +15,14 @@ pub(super) const SECRET_LEN: usize = 32;
 const LENGTH_LEN: usize = 2;
 /// Octets of a symbol that are not content.
 pub(crate) const SYMBOL_OVERHEAD: usize = LENGTH_LEN + TAG_LEN;
+/// Octets of a block that are sealed together: what is sealed has a length of two octets.
+const BLOCK_PART: usize = 32 << 10;
+/// A block's number times two to this, plus the part, is the number that a part is sealed with: blocks
+/// have at most 512 packets of 64 KiB.
+const PART_BITS: u32 = 12;
+/// The part that ends a block, and its octets: it holds the number of the others.
+const LAST_PART: u64 = (1 << PART_BITS) - 1;
+const LAST_LEN: usize = SYMBOL_OVERHEAD + 2;
 /// Symbols per key, as a power of two: far below what is safe for AES-GCM (RFC 9001, section 6.6).
 const GENERATION_BITS: u32 = 22;
 
@@ -145,6 +153,60 @@ impl SymbolKey {
     }
 }
 
+impl SymbolKey {
+    /// Lets `fill` write content into a block as long as it writes any, and seals it in parts; octets
+    /// of the sealed block, 0 if `fill` wrote none. The last part says that no other is missing.
+    pub(crate) fn seal_block(
+        &mut self,
+        block: u64,
+        octets: &mut [u8],
+        mut fill: impl FnMut(&mut [u8]) -> usize,
+    ) -> usize {
+        let room = octets.len().saturating_sub(LAST_LEN);
+        let (mut total, mut parts) = (0, 0_u16);
+        while u64::from(parts) < LAST_PART {
+            let end = room.min(total + BLOCK_PART);
+            let number = block << PART_BITS | u64::from(parts);
+            let len = self.seal(number, &mut octets[total..end], &mut fill);
+            if len == 0 {
+                break;
+            }
+            total += len;
+            parts += 1;
+        }
+        if total > 0 {
+            let last = block << PART_BITS | LAST_PART;
+            total += self.seal(last, &mut octets[total..][..LAST_LEN], |octets| {
+                octets.copy_from_slice(&parts.to_be_bytes());
+                octets.len()
+            });
+        }
+        total
+    }
+
+    /// Opens a block in place; false if it was altered.
+    pub(crate) fn open_block(&mut self, block: u64, octets: &mut Vec<u8>) -> bool {
+        let mut content = Vec::with_capacity(octets.len());
+        let (mut rest, mut part) = (octets.as_slice(), Vec::new());
+        let mut parts = 0_u16;
+        while rest.len() > LAST_LEN && u64::from(parts) < LAST_PART {
+            if !self.open(block << PART_BITS | u64::from(parts), rest, &mut part) {
+                return false;
+            }
+            content.extend_from_slice(&part);
+            rest = &rest[part.len() + SYMBOL_OVERHEAD..];
+            parts += 1;
+        }
+        let is_whole = rest.len() == LAST_LEN
+            && self.open(block << PART_BITS | LAST_PART, rest, &mut part)
+            && part == parts.to_be_bytes();
+        if is_whole {
+            *octets = content;
+        }
+        is_whole
+    }
+}
+
 fn nonce(number: u64) -> Nonce {
     let mut octets = [0; NONCE_LEN];
     octets[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
@@ -188,6 +250,34 @@ mod tests {
                     assert!(content.is_empty());
                 }
             }
+            for total in [1, 100, BLOCK_PART, 3 * BLOCK_PART] {
+                let (mut block, mut left) = (vec![0; total + 200], total);
+                let len = client.seal.seal_block(9, &mut block, |octets| {
+                    // As a queue of messages does, some octets are left free.
+                    let part = left.min(octets.len().saturating_sub(3));
+                    octets[..part].fill(left as u8);
+                    left -= part;
+                    part
+                });
+                assert_eq!(left, 0);
+                block.truncate(len);
+                let mut opened = block.clone();
+                assert!(server.open.open_block(9, &mut opened) && opened.len() == total);
+                assert!(!server.open.open_block(8, &mut block.clone()));
+                for at in (0..len).step_by(977) {
+                    let mut altered = block.clone();
+                    altered[at] ^= 1;
+                    assert!(!server.open.open_block(9, &mut altered), "octet {at}");
+                    // Neither can parts be cut off.
+                    assert!(!server.open.open_block(9, &mut block[..at].to_vec()), "{at}");
+                    assert!(!server.open.open_block(9, &mut block[at + 1..].to_vec()), "{at}");
+                }
+                let without_end = len - LAST_LEN;
+                assert!(!server.open.open_block(9, &mut block[..without_end].to_vec()));
+                assert!(!server.open.open_block(9, &mut block[without_end..].to_vec()));
+            }
+            assert_eq!(client.seal.seal_block(9, &mut [0; 100], |_| 0), 0);
+            assert_eq!(client.seal.seal_block(9, &mut [0; 10], |_| 1), 0);
             let mut symbol = vec![0; SYMBOL_OVERHEAD];
             assert_eq!(client.seal.seal(7, &mut symbol, |_| unreachable!()), 0, "no room");
             assert!(!server.open.open(7, &[0], &mut content));

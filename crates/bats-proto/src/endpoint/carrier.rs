@@ -11,7 +11,7 @@ use bats_types::Timestamp;
 use rand::Rng;
 
 use super::{ConnectionHandle, Endpoint, Received};
-use crate::config::{ClientConfig, Mode};
+use crate::config::ClientConfig;
 use crate::connection::{Arrived, Carriage, Connection, FirstLink};
 use crate::error::ConnectError;
 use crate::relay::{LinkId, LinkView, Relay, RelayConfig, RelayEvent, RelayStats};
@@ -21,8 +21,6 @@ use crate::wire::short_header::PacketKind;
 
 /// First 64 bits of the addresses of sessions across relays: the discard prefix 100::/64.
 const PREFIX: [u16; 4] = [0x0100, 0, 0, 0];
-/// Why a session is refused.
-const NO_BLOCKS: &str = "mode BRCTP does not cross relays: use BRTP or BTP";
 /// Port in them.
 const PORT: u16 = 1;
 
@@ -373,9 +371,6 @@ impl Endpoint {
         let Some(carrier) = &self.carrier else {
             return Err(ConnectError::Configuration("this endpoint is no node".to_owned()));
         };
-        if config.transport.mode == Mode::Brctp {
-            return Err(ConnectError::Configuration(NO_BLOCKS.to_owned()));
-        }
         let source = carrier.relay.node();
         let flow = loop {
             let flow = self.rng.next_u32();

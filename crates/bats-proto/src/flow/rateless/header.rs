@@ -13,6 +13,12 @@ pub fn rateless_packet_size(symbol_size: usize) -> usize {
     symbol_size.saturating_sub(RATELESS_HEADER_LEN - MAX_CODING_HEADER_LEN).max(1)
 }
 
+/// Octets of a coded packet of a carried flow for symbols of this size: relays put a vector of their
+/// own before the one of RFC 9426.
+pub(super) fn carried_packet_size(symbol_size: usize) -> usize {
+    symbol_size.saturating_sub(BATCH).max(1)
+}
+
 /// What stands before the coefficient vector of a packet of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RatelessHeader {

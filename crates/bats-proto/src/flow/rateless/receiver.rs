@@ -10,7 +10,9 @@ use super::header::RatelessHeader;
 use super::{BATCH, MAX_BLOCK, MAX_OPEN, credit_of};
 use crate::flow::credit::Credit;
 use crate::flow::{FlowError, ReceiverCounters};
+use crate::wire::coding::{CodingHeader, expand};
 use crate::wire::rank::{RankEntry, RankFeedback};
+use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
 /// Least time between two reports.
@@ -20,6 +22,9 @@ const ROWS: usize = 3;
 /// Octets that elimination may take for each packet beside rows, and for each block.
 const WORK_BYTES: usize = 8 << 10;
 const BLOCK_BYTES: usize = 1 << 20;
+/// Packets by which those that agree with a block's sizes may lead: so many that do not make it start
+/// anew.
+const MOST_SUPPORT: u32 = 64;
 
 /// What a receiver of blocks is set up with.
 #[derive(Clone, Copy, Debug)]
@@ -30,18 +35,46 @@ pub struct RatelessParameters {
     pub receive_budget: usize,
     /// Symbols promised in the handshake.
     pub initial_credit: u64,
+    /// Whether relays carry the flow: its packets then have the header that relays know, and its
+    /// blocks count when [`RatelessReceiver::verify`] has found them genuine.
+    pub carried: bool,
+    /// Receivers of the flow, at least 1: the more there are, the less often each reports, so that all
+    /// together say hardly more than one.
+    pub receivers: u32,
 }
 
 #[derive(Debug)]
 enum Block {
-    Open { decoder: Box<Decoder>, missing: u64 },
-    Decoded { source_packets: u64, data: Vec<u8> },
+    /// `support`: packets that agree with the block's sizes, less those that do not, within limits.
+    Open {
+        decoder: Box<Decoder>,
+        missing: u64,
+        support: u32,
+    },
+    Decoded {
+        source_packets: u64,
+        packet_size: usize,
+        data: Vec<u8>,
+        genuine: bool,
+    },
+}
+
+/// What a packet says of itself.
+#[derive(Clone, Copy, Debug)]
+struct Packet<'a> {
+    /// Source packets of its block, and octets of each.
+    sizes: (u32, usize),
+    batch: u32,
+    /// Coefficients and content.
+    coded: &'a [u8],
 }
 
 /// The receiving end of a flow of blocks.
 #[derive(Debug)]
 pub struct RatelessReceiver {
     max_packet_size: usize,
+    carried: bool,
+    receivers: u32,
     caches: Caches,
     blocks: BTreeMap<u64, Block>,
     /// The block that the session takes next, and source packets of those before it.
@@ -58,10 +91,18 @@ pub struct RatelessReceiver {
 impl RatelessReceiver {
     /// A receiver for a fresh flow.
     pub fn new(parameters: RatelessParameters) -> Self {
-        let RatelessParameters { max_symbol_size, receive_budget, initial_credit } = parameters;
+        let RatelessParameters {
+            max_symbol_size,
+            receive_budget,
+            initial_credit,
+            carried,
+            receivers,
+        } = parameters;
         let row = padded_length(max_symbol_size) * ROWS;
         Self {
             max_packet_size: max_symbol_size,
+            carried,
+            receivers: receivers.max(1),
             caches: Caches::default(),
             blocks: BTreeMap::new(),
             next: 0,
@@ -104,20 +145,23 @@ impl RatelessReceiver {
     pub fn on_packet(
         &mut self,
         now: Timestamp,
+        kind: PacketKind,
         payload: &[u8],
         rtt: Duration,
     ) -> Result<(), FlowError> {
         let mut reader = Reader::new(payload);
-        let header = RatelessHeader::decode(&mut reader)?;
-        let (packets, size) = (u32::from(header.source_packets), usize::from(header.packet_size));
-        if packets > MAX_BLOCK || size > self.max_packet_size {
+        let (number, sequence, packet) = if self.carried {
+            self.read_carried(kind, &mut reader)?
+        } else {
+            self.read(kind, &mut reader)?
+        };
+        let (packets, size) = packet.sizes;
+        if packets == 0 || packets > MAX_BLOCK || size == 0 || size > self.max_packet_size {
             return Err(FlowError::Malformed);
         }
-        let number = header.block_number(self.seen_end);
-        let sequence = header.sequence_number(self.sequence_seen.unwrap_or(0));
         self.sequence_seen = Some(self.sequence_seen.map_or(sequence, |seen| seen.max(sequence)));
         self.counters.coded_received += 1;
-        let interval = (rtt / 16).max(MIN_FEEDBACK_INTERVAL);
+        let interval = (rtt / 16).max(MIN_FEEDBACK_INTERVAL) * self.receivers;
         let due = (self.last_feedback + interval).max(now);
         self.feedback_at = Some(self.feedback_at.map_or(due, |at| at.min(due)));
         if number < self.next {
@@ -131,7 +175,45 @@ impl RatelessReceiver {
             self.open(number, packets, size)?;
         }
         self.seen_end = self.seen_end.max(number + 1);
-        self.push(number, packets, size, header.batch, reader.rest())
+        self.push(number, &packet)
+    }
+
+    /// Number of the block, sequence number and content of a packet between two neighbours.
+    fn read<'a>(
+        &self,
+        kind: PacketKind,
+        reader: &mut Reader<'a>,
+    ) -> Result<(u64, u64, Packet<'a>), FlowError> {
+        // Packets of blocks tell all by themselves, so that there is one kind of them.
+        if kind != PacketKind::Repair {
+            return Err(FlowError::Malformed);
+        }
+        let header = RatelessHeader::decode(reader)?;
+        let number = header.block_number(self.seen_end);
+        let sequence = header.sequence_number(self.sequence_seen.unwrap_or(0));
+        let sizes = (u32::from(header.source_packets), usize::from(header.packet_size));
+        Ok((number, sequence, Packet { sizes, batch: header.batch, coded: reader.rest() }))
+    }
+
+    /// The same of a packet that relays have carried: for them it is a column of an R-batch, whose
+    /// window is the block, and what they make of such columns is a packet of RFC 9426 again.
+    fn read_carried<'a>(
+        &self,
+        kind: PacketKind,
+        reader: &mut Reader<'a>,
+    ) -> Result<(u64, u64, Packet<'a>), FlowError> {
+        let (CodingHeader::Repair(header) | CodingHeader::RecodedRepair { header, .. }) =
+            CodingHeader::decode(kind, reader).ok_or(FlowError::Malformed)?
+        else {
+            return Err(FlowError::Malformed);
+        };
+        let seen = self.sequence_seen.map_or(0, |seen| seen / BATCH as u64);
+        let batch = expand(u64::from(header.batch), 24, seen);
+        let sequence = batch * BATCH as u64 + u64::from(header.column);
+        let coded = reader.rest();
+        let sizes = (u32::from(header.count), coded.len().saturating_sub(BATCH));
+        let packet = Packet { sizes, batch: header.batch, coded };
+        Ok((header.first_symbol(self.seen_end), sequence, packet))
     }
 
     fn open(&mut self, number: u64, packets: u32, size: usize) -> Result<(), FlowError> {
@@ -152,27 +234,34 @@ impl RatelessReceiver {
         };
         let decoder = Decoder::new(cache, size, limits).map_err(|_| FlowError::Malformed)?;
         let missing = u64::from(packets);
-        self.blocks.insert(number, Block::Open { decoder: Box::new(decoder), missing });
+        let block = Block::Open { decoder: Box::new(decoder), missing, support: 0 };
+        self.blocks.insert(number, block);
         Ok(())
     }
 
-    fn push(
-        &mut self,
-        number: u64,
-        packets: u32,
-        size: usize,
-        batch: u32,
-        packet: &[u8],
-    ) -> Result<(), FlowError> {
-        let Some(Block::Open { decoder, missing }) = self.blocks.get_mut(&number) else {
+    fn push(&mut self, number: u64, packet: &Packet<'_>) -> Result<(), FlowError> {
+        let (packets, size) = packet.sizes;
+        let Some(Block::Open { decoder, missing, support }) = self.blocks.get_mut(&number) else {
             self.counters.wasted += 1;
             return Ok(());
         };
         let same = decoder.code().source_packets() == packets
             && decoder.coded_packet_len() == BATCH + size;
-        if !same {
+        if same {
+            *support = (*support + 1).min(MOST_SUPPORT);
+        } else if !self.carried {
             return Err(FlowError::Malformed);
+        } else {
+            // Who lies about sizes, the first packet of the block or this one, is in the minority.
+            self.counters.refused += 1;
+            *support = support.saturating_sub(1);
+            if *support == 0 {
+                self.blocks.remove(&number);
+                self.open(number, packets, size)?;
+            }
+            return Ok(());
         }
+        let (batch, packet) = (packet.batch, packet.coded);
         match decoder.push(batch, packet) {
             Ok(Reception::Innovative) => {}
             Ok(Reception::Redundant) => {
@@ -192,7 +281,8 @@ impl RatelessReceiver {
                 decoder.copy_block(&mut data).map_err(|_| FlowError::Malformed)?;
                 let source_packets = u64::from(packets);
                 self.counters.symbols_decoded += source_packets;
-                let decoded = Block::Decoded { source_packets, data };
+                let genuine = !self.carried;
+                let decoded = Block::Decoded { source_packets, packet_size: size, data, genuine };
                 if let Some(Block::Open { decoder, .. }) = self.blocks.insert(number, decoded) {
                     self.caches.keep(decoder.into_cache());
                 }
@@ -205,13 +295,41 @@ impl RatelessReceiver {
 
     /// The next block in order, if it is decoded.
     pub fn next_block(&mut self) -> Option<Vec<u8>> {
-        let Some(Block::Decoded { .. }) = self.blocks.get(&self.next) else { return None };
-        let Some(Block::Decoded { source_packets, data }) = self.blocks.remove(&self.next) else {
+        let Some(Block::Decoded { genuine: true, .. }) = self.blocks.get(&self.next) else {
+            return None;
+        };
+        let Some(Block::Decoded { source_packets, data, .. }) = self.blocks.remove(&self.next)
+        else {
             return None;
         };
         self.next += 1;
         self.consumed += source_packets;
         Some(data)
+    }
+
+    /// Lets `open` look at blocks that were decoded and not looked at yet: it gets the block's number
+    /// and octets, and puts the content in their place, or says that they were altered. These are
+    /// missing again; how many there were.
+    pub fn verify(&mut self, mut open: impl FnMut(u64, &mut Vec<u8>) -> bool) -> u64 {
+        let mut altered = Vec::new();
+        for (&number, block) in &mut self.blocks {
+            let Block::Decoded { source_packets, packet_size, data, genuine } = block else {
+                continue;
+            };
+            if *genuine {
+                continue;
+            }
+            *genuine = open(number, data);
+            if !*genuine {
+                altered.push((number, *source_packets as u32, *packet_size));
+            }
+        }
+        for &(number, packets, size) in &altered {
+            self.blocks.remove(&number);
+            // There was room for it.
+            let _ = self.open(number, packets, size);
+        }
+        altered.len() as u64
     }
 
     /// When the next report is due.
@@ -223,7 +341,7 @@ impl RatelessReceiver {
     fn decoded_below(&self) -> u64 {
         let decoded = self.blocks.range(self.next..).zip(self.next..).take_while(
             |((number, block), expected)| {
-                *number == expected && matches!(block, Block::Decoded { .. })
+                *number == expected && matches!(block, Block::Decoded { genuine: true, .. })
             },
         );
         self.next + decoded.count() as u64
@@ -235,7 +353,7 @@ impl RatelessReceiver {
         let decoded_below = self.decoded_below();
         let missing = |number: &u64| match self.blocks.get(number) {
             Some(Block::Open { missing, .. }) => Some((*missing).max(1)),
-            Some(Block::Decoded { .. }) => None,
+            Some(Block::Decoded { genuine, .. }) => (!genuine).then_some(1),
             // Not a packet of it has come: how many it has is not known either.
             None => Some(1),
         };
@@ -243,8 +361,8 @@ impl RatelessReceiver {
             .filter_map(|first| Some(RankEntry { first, span: 1, missing: missing(&first)? }))
             .collect();
         self.last_feedback = now;
-        self.feedback_at =
-            (!entries.is_empty()).then(|| now + (rtt / 4).max(MIN_FEEDBACK_INTERVAL * 4));
+        let interval = MIN_FEEDBACK_INTERVAL * self.receivers;
+        self.feedback_at = (!entries.is_empty()).then(|| now + (rtt / 4).max(interval * 4));
         RankFeedback {
             decoded_below,
             seen_end: self.seen_end.max(decoded_below),

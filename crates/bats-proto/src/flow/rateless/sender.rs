@@ -5,17 +5,25 @@ use bats_code::rfc::{Encoder, source_packets};
 use bats_types::Timestamp;
 
 use super::caches::Caches;
-use super::header::{RATELESS_HEADER_LEN, RatelessHeader, rateless_packet_size};
+use super::header::{
+    RATELESS_HEADER_LEN, RatelessHeader, carried_packet_size, rateless_packet_size,
+};
 use super::{BATCH, MAX_BLOCK, MAX_OPEN};
 use crate::config::Goal;
 use crate::flow::rate::{RateController, RepairClass};
 use crate::flow::{FlowError, PathView, SenderCounters};
+use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader};
 use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Writer;
 
 /// Packets still to be sent of the first round below which the next block may be cut.
 const CUT_AHEAD: u64 = 64;
+/// Batch IDs have 24 bits.
+const MAX_BID: u64 = 0x00ff_ffff;
+/// Packets of a block sent beyond K where relays repair what is lost: so many, and one in so many.
+const CARRIED_SPARE: u64 = 1;
+const CARRIED_SHARE: u64 = 256;
 /// Packets sent without being asked after a silence.
 const PROBE_PACKETS: u64 = 2;
 /// Octets of padding that a block has at least, and what makes K one more than it need be.
@@ -34,6 +42,8 @@ pub struct RatelessSenderParameters {
     pub budget: usize,
     /// Receivers, at least 1: a block is done when all have it.
     pub receivers: usize,
+    /// Whether relays carry the flow: its packets then have the header that relays know.
+    pub carried: bool,
 }
 
 #[derive(Debug)]
@@ -43,15 +53,17 @@ struct Block {
     is_last: bool,
     /// Coded packets made and not sent, last first.
     ready: Vec<Vec<u8>>,
-    next_batch: u32,
+    next_batch: u64,
     /// That of the packets made.
-    batch: u32,
+    batch: u64,
     sent: u64,
     /// Packets to be sent as far as is known now.
     target: u64,
     rounds: u32,
     /// Sequence numbers of packets that reports may not have counted, and when they left.
     under_way: VecDeque<(u64, Timestamp)>,
+    /// The link that the block leaves by, where several lead on.
+    link: Option<u64>,
 }
 
 /// The sending end of a flow of blocks, to one receiver or to several.
@@ -70,6 +82,12 @@ pub struct RatelessSender {
     next_sequence: u64,
     /// Blocks that each receiver has, without a gap.
     decoded_below: Vec<u64>,
+    /// The next batch of a carried flow: all its blocks draw on one sequence of batch IDs.
+    next_batch: u64,
+    /// The link at hand, if there are several.
+    link: Option<u64>,
+    /// Time that relays have for repairs.
+    patience: Duration,
     bytes: usize,
     counters: SenderCounters,
 }
@@ -88,6 +106,9 @@ impl RatelessSender {
             credit: parameters.initial_credit,
             next_sequence: 0,
             decoded_below: vec![0; parameters.receivers.max(1)],
+            next_batch: 0,
+            link: None,
+            patience: Duration::ZERO,
             bytes: 0,
             counters: SenderCounters::default(),
             parameters,
@@ -119,7 +140,9 @@ impl RatelessSender {
     /// Whether another block would be taken now: the larger blocks are the better, so that none is
     /// cut before it can be sent.
     pub fn wants_block(&self) -> bool {
-        let waiting = |block: &Block| block.target.saturating_sub(block.sent);
+        let ours = |block: &Block| self.is_for_link(block);
+        let waiting =
+            |block: &Block| if ours(block) { block.target.saturating_sub(block.sent) } else { 0 };
         (self.blocks.len() as u64) < MAX_OPEN
             && self.room() > 0
             && self.blocks.iter().map(waiting).sum::<u64>() < CUT_AHEAD
@@ -134,7 +157,12 @@ impl RatelessSender {
         path: &PathView,
         fill: impl FnOnce(&mut [u8]) -> (usize, bool),
     ) -> bool {
-        let full = rateless_packet_size(symbol_size.min(self.parameters.max_symbol_size));
+        let symbol_size = symbol_size.min(self.parameters.max_symbol_size);
+        let full = if self.parameters.carried {
+            carried_packet_size(symbol_size)
+        } else {
+            rateless_packet_size(symbol_size)
+        };
         self.buffer.resize(self.room() as usize * full - PADDING, 0);
         let (len, more) = fill(&mut self.buffer);
         let data = &self.buffer[..len.min(self.buffer.len())];
@@ -148,7 +176,11 @@ impl RatelessSender {
         let Ok(encoder) = Encoder::new(cache, data, packet_size) else { return false };
         self.cut += u64::from(count);
         let class = if more { RepairClass::Bulk } else { RepairClass::Tail };
-        let proactive = self.rate.proactive(class, u64::from(count), path).ceil() as u64;
+        let mut proactive = self.rate.proactive(class, u64::from(count), path).ceil() as u64;
+        if self.parameters.carried {
+            // A round between the ends costs far more than what random ranks lack now and then.
+            proactive = proactive.max(CARRIED_SPARE + u64::from(count) / CARRIED_SHARE);
+        }
         self.bytes += count as usize * packet_size;
         self.blocks.push_back(Block {
             number: self.next_block,
@@ -161,6 +193,7 @@ impl RatelessSender {
             target: u64::from(count) + proactive,
             rounds: 0,
             under_way: VecDeque::new(),
+            link: None,
         });
         self.next_block += 1;
         true
@@ -171,29 +204,96 @@ impl RatelessSender {
         self.blocks.iter().any(|block| block.sent < block.target)
     }
 
+    /// The link that is about to ask, if there are several: each takes blocks of its own, so that a
+    /// batch stays on one of them.
+    pub fn set_link(&mut self, link: Option<u64>) {
+        self.link = link;
+    }
+
+    /// Whether a block is set aside for this link.
+    pub fn has_share_of(&self, link: u64) -> bool {
+        self.blocks.iter().any(|block| block.link == Some(link) && block.sent < block.target)
+    }
+
+    /// The link has gone: its blocks leave by any other.
+    pub fn release_share(&mut self, link: u64) {
+        for block in self.blocks.iter_mut().filter(|block| block.link == Some(link)) {
+            block.link = None;
+        }
+    }
+
+    fn is_for_link(&self, block: &Block) -> bool {
+        self.link.is_none() || block.link.is_none() || block.link == self.link
+    }
+
+    /// Leaves repairs to relays for so long: what is missing earlier may still be on the way.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// Number of the block that [`RatelessSender::push_block`] makes next.
+    pub fn next_number(&self) -> u64 {
+        self.next_block
+    }
+
     /// The next packet's payload into `out`: of the oldest block that lacks one.
     pub fn poll(&mut self, now: Timestamp, out: &mut Vec<u8>) -> Option<PacketKind> {
         out.clear();
-        let block = self.blocks.iter_mut().find(|block| block.sent < block.target)?;
+        let carried = self.parameters.carried;
+        let wants = |block: &&Block| block.sent < block.target && self.is_for_link(block);
+        let first = self.blocks.iter().find(wants).map(|block| block.number);
+        // A batch of a carried flow is sent whole before the next one, as far as it is wanted.
+        let begun = |block: &&Block| carried && !block.ready.is_empty() && wants(block);
+        let number = self.blocks.iter().find(begun).map(|block| block.number).or(first)?;
+        let index = self.blocks.binary_search_by_key(&number, |block| block.number).ok()?;
+        let block = self.blocks.get_mut(index)?;
+        block.link = block.link.or(self.link);
         if block.ready.is_empty() {
-            Self::make(block, &mut self.spare)?;
+            let next = if carried { &mut self.next_batch } else { &mut block.next_batch };
+            block.batch = *next;
+            *next += 1;
+            let bid = (block.batch & MAX_BID) as u32;
+            block.ready = make(&mut block.encoder, bid, &mut self.spare)?;
         }
         let packet = block.ready.pop()?;
         let code = block.encoder.code();
-        let header = RatelessHeader {
-            sequence: self.next_sequence as u32,
-            block: block.number as u32,
-            source_packets: code.source_packets() as u16,
-            packet_size: block.encoder.packet_size() as u16,
-            batch: block.batch,
-        };
-        out.resize(RATELESS_HEADER_LEN - BATCH, 0);
-        header.encode(&mut Writer::new(out))?;
+        let source_packets = code.source_packets() as u16;
+        if carried {
+            let column = BATCH - 1 - block.ready.len();
+            let header = RepairHeader {
+                batch: (block.batch & MAX_BID) as u32,
+                column: column as u8,
+                first: block.number as u32,
+                count: source_packets,
+            };
+            out.resize(REPAIR_HEADER_LEN, 0);
+            header.encode(&mut Writer::new(out))?;
+        } else {
+            let header = RatelessHeader {
+                sequence: self.next_sequence as u32,
+                block: block.number as u32,
+                source_packets,
+                packet_size: block.encoder.packet_size() as u16,
+                batch: (block.batch & MAX_BID) as u32,
+            };
+            out.resize(RATELESS_HEADER_LEN - BATCH, 0);
+            header.encode(&mut Writer::new(out))?;
+        }
         out.extend_from_slice(&packet);
         self.spare.push(packet);
-        block.under_way.push_back((self.next_sequence, now));
+        let sequence = if carried {
+            block.batch * BATCH as u64 + (BATCH - 1 - block.ready.len()) as u64
+        } else {
+            self.next_sequence
+        };
+        block.under_way.push_back((sequence, now));
         block.sent += 1;
         self.next_sequence += 1;
+        if carried && block.sent >= block.target {
+            // Relays have given the batch up when the next report comes.
+            self.spare.append(&mut block.ready);
+            self.spare.truncate(2 * BATCH);
+        }
         let sources = u64::from(code.source_packets());
         if block.sent <= sources {
             self.counters.source_packets += 1;
@@ -203,27 +303,6 @@ impl RatelessSender {
             self.counters.top_up_packets += 1;
         }
         Some(PacketKind::Repair)
-    }
-
-    /// Makes the packets of the next batch that are wanted.
-    fn make(block: &mut Block, spare: &mut Vec<Vec<u8>>) -> Option<()> {
-        let len = block.encoder.coded_packet_len();
-        // A batch is used up whole: what is left of it serves the next report.
-        let mut packets: Vec<Vec<u8>> = (0..BATCH)
-            .map(|_| {
-                let mut packet = spare.pop().unwrap_or_default();
-                packet.clear();
-                packet.resize(len, 0);
-                packet
-            })
-            .collect();
-        let mut outputs: Vec<&mut [u8]> = packets.iter_mut().map(Vec::as_mut_slice).collect();
-        block.encoder.encode(block.next_batch, 0, &mut outputs).ok()?;
-        block.batch = block.next_batch;
-        block.next_batch = (block.next_batch + 1) & 0x00ff_ffff;
-        packets.reverse();
-        block.ready = packets;
-        Some(())
     }
 
     /// The peer allows so many source packets in all. Credit never shrinks.
@@ -270,7 +349,10 @@ impl RatelessSender {
                 continue;
             };
             let block = &mut self.blocks[index];
-            block.top_up(now, horizon, feedback.repair_seen, entry.missing, self.rate, path);
+            // Where relays repair, age alone tells what is lost.
+            let seen = feedback.repair_seen.filter(|_| self.patience.is_zero());
+            let horizon = horizon.max(self.patience);
+            block.top_up(now, horizon, seen, entry.missing, self.rate, path);
         }
         self.spare.truncate(2 * BATCH);
         Ok(())
@@ -315,4 +397,22 @@ impl Block {
         let wanted = rate.top_up(class, missing, self.rounds.max(1), path);
         self.target += wanted.saturating_sub(coming);
     }
+}
+
+/// The packets of a batch, last first. All of them are made: what the first round leaves serves the
+/// next report.
+fn make(encoder: &mut Encoder, bid: u32, spare: &mut Vec<Vec<u8>>) -> Option<Vec<Vec<u8>>> {
+    let len = encoder.coded_packet_len();
+    let mut packets: Vec<Vec<u8>> = (0..BATCH)
+        .map(|_| {
+            let mut packet = spare.pop().unwrap_or_default();
+            packet.clear();
+            packet.resize(len, 0);
+            packet
+        })
+        .collect();
+    let mut outputs: Vec<&mut [u8]> = packets.iter_mut().map(Vec::as_mut_slice).collect();
+    encoder.encode(bid, 0, &mut outputs).ok()?;
+    packets.reverse();
+    Some(packets)
 }
