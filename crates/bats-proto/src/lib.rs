@@ -26,7 +26,7 @@ pub mod wire;
 
 pub use bats_types::Timestamp;
 pub use config::{
-    ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, Mode, PeerTrust,
+    ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, Mode, PeerLimits, PeerTrust,
     ServerConfig, TransportConfig,
 };
 pub use endpoint::{ConnectionHandle, Endpoint, Input, Output, Received, Transmit};

@@ -12,12 +12,12 @@ use bats_proto::{EndpointConfig, EndpointStats, Mode, ServerConfig};
 
 #[cfg(feature = "quic")]
 use crate::carrier::Quic;
-use crate::carrier::{Carriers, Listener, Tcp, Udp};
+use crate::carrier::{Carriers, DATAGRAMS_OF_QUIC, Listener, Tcp, Udp};
 use crate::clock::Clock;
 use crate::connection::Connection;
 use crate::driver::{self, Poller, Socket, canonical};
 use crate::error::{ConnectError, StartError};
-use crate::options::{ClientOptions, ServerOptions};
+use crate::options::{ClientOptions, Extras, ServerOptions};
 use crate::shared::{Shared, Slot};
 
 /// Prepares an [`Endpoint`].
@@ -49,10 +49,9 @@ impl Builder {
     /// The address is in use or not ours, the identity is unusable, or the system is out of
     /// threads or files.
     pub fn start(self) -> Result<Endpoint, StartError> {
-        let config = EndpointConfig {
-            security: Security::Tls,
-            server: self.server.map(ServerOptions::into_config),
-        };
+        let (server, extras) = self.server.map(ServerOptions::into_config).unzip();
+        let Extras { wish, has_datagrams } = extras.unwrap_or_default();
+        let config = EndpointConfig { security: Security::Tls, server };
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| StartError::Thread(io::Error::other(error)))?;
         let unusable =
@@ -70,12 +69,16 @@ impl Builder {
             getrandom::fill(&mut seed)
                 .map_err(|error| StartError::Thread(io::Error::other(error)))?;
             let server = config.server.as_ref().filter(|server| offers(server, Mode::Quic));
-            Quic::new(clock, seed, server).map_err(unusable)?
+            Quic::new(clock, seed, server, has_datagrams).map_err(unusable)?
         };
         #[cfg(not(feature = "quic"))]
         if config.server.as_ref().is_some_and(|server| offers(server, Mode::Quic)) {
             let text = "mode 12 (QUIC) is not in this build: the feature `quic` is off";
             return Err(StartError::Configuration(text.to_owned()));
+        }
+        if has_datagrams && !config.server.as_ref().is_some_and(|server| offers(server, Mode::Quic))
+        {
+            return Err(StartError::Configuration(DATAGRAMS_OF_QUIC.to_owned()));
         }
         let over_udp = config.server.as_ref().filter(|server| offers(server, Mode::Udp));
         if over_udp.is_some_and(|server| {
@@ -83,6 +86,9 @@ impl Builder {
         }) {
             let text = "mode 11 (UDP) has no handshake to tell others by: offer it alone";
             return Err(StartError::Configuration(text.to_owned()));
+        }
+        if over_udp.is_some() && wish.is_some() {
+            return Err(StartError::Configuration(NOTHING_TO_AGREE_BY.to_owned()));
         }
         let udp = Udp::new(over_udp);
         let packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
@@ -104,12 +110,15 @@ impl Builder {
             quic,
         );
         let shared =
-            Shared::new(carriers, poller, clock, local_addr).map_err(StartError::Thread)?;
+            Shared::new(carriers, poller, clock, local_addr, wish).map_err(StartError::Thread)?;
         let endpoint = Endpoint::new(shared.clone());
         driver::start(shared, socket).map_err(StartError::Thread)?;
         Ok(endpoint)
     }
 }
+
+/// Mode 11 has no handshake.
+const NOTHING_TO_AGREE_BY: &str = "mode 11 (UDP) has no handshake to agree on compression by";
 
 /// Ports tried until one is free for UDP and for TCP.
 const PORT_TRIES: usize = 32;
@@ -198,14 +207,18 @@ impl Endpoint {
             if core.is_shut_down || core.ended.is_some() {
                 return Err(ConnectError::EndpointClosed);
             }
-            let config = options.into_config();
-            let handle = core.endpoint.connect(clock.now(), remote, server_name, config).map_err(
-                |error| match error {
+            let (config, Extras { wish, has_datagrams }) = options.into_config();
+            if wish.is_some() && config.transport.mode == Mode::Udp {
+                return Err(ConnectError::Configuration(NOTHING_TO_AGREE_BY.to_owned()));
+            }
+            let handle = core
+                .endpoint
+                .connect(clock.now(), remote, server_name, config, has_datagrams)
+                .map_err(|error| match error {
                     bats_proto::ConnectError::ServerName(name) => ConnectError::ServerName(name),
                     other => ConnectError::Configuration(other.to_string()),
-                },
-            )?;
-            core.slots.insert(handle, Slot { is_held: true, ..Slot::default() });
+                })?;
+            core.slots.insert(handle, Slot { is_held: true, wish, ..Slot::default() });
             Ok(Connection::new(self.shared.clone(), core, handle, remote))
         })?;
         poll_fn(|context| connection.poll_established(context)).await?;

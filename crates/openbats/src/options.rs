@@ -7,8 +7,17 @@ use std::time::Duration;
 use bats_proto::{ClientConfig, Mode, PeerTrust, ServerConfig, TransportConfig};
 
 use crate::clock::unix_time;
+use crate::compress::Wish;
 use crate::error::IdentityError;
 use crate::identity::{Fingerprint, Identity, read_certificates};
+
+/// What the layers below do not know.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Extras {
+    pub(crate) wish: Option<Wish>,
+    /// Mode QUIC: messages as datagrams.
+    pub(crate) has_datagrams: bool,
+}
 
 /// Whom a client believes. There is no default: the choice is the user's.
 #[derive(Clone, Debug)]
@@ -51,13 +60,26 @@ pub struct ClientOptions {
     transport: TransportConfig,
     mode: Option<Mode>,
     deadline: Option<Duration>,
+    compression: Option<i32>,
+    has_datagrams: bool,
+    #[cfg(test)]
+    is_lying: bool,
 }
 
 impl ClientOptions {
     /// Defaults for everything but the trust.
     #[must_use]
     pub fn new(trust: Trust) -> Self {
-        Self { trust, transport: TransportConfig::default(), mode: None, deadline: None }
+        Self {
+            trust,
+            transport: TransportConfig::default(),
+            mode: None,
+            deadline: None,
+            compression: None,
+            has_datagrams: false,
+            #[cfg(test)]
+            is_lying: false,
+        }
     }
 
     /// Limits and behaviour of the connection.
@@ -82,7 +104,33 @@ impl ClientOptions {
         self
     }
 
-    pub(crate) fn into_config(self) -> ClientConfig {
+    /// Mode QUIC: messages go as datagrams (RFC 9221), each at once and once or not at all, in any
+    /// order, and no longer than [`Connection::longest_message`](crate::Connection::longest_message),
+    /// about 1,200 octets. One that waited for longer than its deadline is not sent. Both ends must
+    /// want it: otherwise the connection fails and says so.
+    #[must_use]
+    pub fn quic_datagrams(mut self, enable: bool) -> Self {
+        self.has_datagrams = enable;
+        self
+    }
+
+    /// Compresses messages with Zstandard at a level of 1 to 19, 1 for links that are faster than
+    /// discs, if the other end wants it, too: see [compression](crate#compression).
+    #[cfg(feature = "zstd")]
+    #[must_use]
+    pub fn compression(mut self, level: i32) -> Self {
+        self.compression = Some(level);
+        self
+    }
+
+    /// Says that it compresses, and then sends messages as they are.
+    #[cfg(all(test, feature = "zstd"))]
+    pub(crate) fn lying_of_compression(mut self) -> Self {
+        self.is_lying = true;
+        self
+    }
+
+    pub(crate) fn into_config(self) -> (ClientConfig, Extras) {
         let mut trust = self.trust.0;
         if let PeerTrust::Authorities { unix_time: at, .. } = &mut trust {
             *at = unix_time();
@@ -90,7 +138,13 @@ impl ClientOptions {
         let mut transport = self.transport;
         transport.mode = self.mode.unwrap_or(transport.mode);
         transport.deadline = self.deadline.unwrap_or(transport.deadline);
-        ClientConfig { trust, identity: None, transport: Arc::new(transport) }
+        let wish = Wish::of(self.compression, &mut transport);
+        #[cfg(test)]
+        if self.is_lying {
+            transport.application = crate::compress::AGREES;
+        }
+        let extras = Extras { wish, has_datagrams: self.has_datagrams };
+        (ClientConfig { trust, identity: None, transport: Arc::new(transport) }, extras)
     }
 }
 
@@ -101,6 +155,8 @@ pub struct ServerOptions {
     transport: TransportConfig,
     modes: Vec<Mode>,
     deadline: Option<Duration>,
+    compression: Option<i32>,
+    has_datagrams: bool,
     retry_threshold: usize,
     max_connections: usize,
 }
@@ -114,6 +170,8 @@ impl ServerOptions {
             transport: TransportConfig::default(),
             modes: Vec::new(),
             deadline: None,
+            compression: None,
+            has_datagrams: false,
             retry_threshold: 64,
             max_connections: 10_000,
         }
@@ -157,17 +215,38 @@ impl ServerOptions {
         self
     }
 
-    pub(crate) fn into_config(self) -> ServerConfig {
+    /// Mode QUIC: messages go as datagrams (RFC 9221), each at once and once or not at all, in any
+    /// order, and no longer than [`Connection::longest_message`](crate::Connection::longest_message),
+    /// about 1,200 octets. One that waited for longer than its deadline is not sent. Both ends must
+    /// want it: otherwise the connection fails and says so.
+    #[must_use]
+    pub fn quic_datagrams(mut self, enable: bool) -> Self {
+        self.has_datagrams = enable;
+        self
+    }
+
+    /// Compresses messages with Zstandard at a level of 1 to 19, 1 for links that are faster than
+    /// discs, if the other end wants it, too: see [compression](crate#compression).
+    #[cfg(feature = "zstd")]
+    #[must_use]
+    pub fn compression(mut self, level: i32) -> Self {
+        self.compression = Some(level);
+        self
+    }
+
+    pub(crate) fn into_config(self) -> (ServerConfig, Extras) {
         let mut transport = self.transport;
         if let Some((first, others)) = self.modes.split_first() {
             (transport.mode, transport.also_accepted) = (*first, others.to_vec());
         }
         transport.deadline = self.deadline.unwrap_or(transport.deadline);
-        ServerConfig {
+        let wish = Wish::of(self.compression, &mut transport);
+        let config = ServerConfig {
             identity: self.identity.0,
             transport: Arc::new(transport),
             retry_threshold: self.retry_threshold,
             max_connections: self.max_connections,
-        }
+        };
+        (config, Extras { wish, has_datagrams: self.has_datagrams })
     }
 }

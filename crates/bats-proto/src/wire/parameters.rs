@@ -44,6 +44,8 @@ pub struct TransportParameters {
     pub connection_id: [u8; 4],
     /// This end takes and sends reports about batches of carried flows.
     pub batch_ranks: bool,
+    /// Bits of the layer above, without a meaning here.
+    pub application: u8,
     /// Server: destination of the client's very first packet, so that a forged retry shows.
     pub original_destination: Option<[u8; 8]>,
 }
@@ -61,6 +63,7 @@ impl Default for TransportParameters {
             max_udp_payload: 1_472,
             connection_id: [0; 4],
             batch_ranks: false,
+            application: 0,
             original_destination: None,
         }
     }
@@ -99,6 +102,9 @@ impl TransportParameters {
         if self.batch_ranks {
             put(11, &[]);
         }
+        if self.application != 0 {
+            put(16, &[self.application]);
+        }
         put(1_000 + u64::from(grease), &[grease; 3]);
         let written = writer.written();
         buffer.truncate(written);
@@ -128,6 +134,7 @@ impl TransportParameters {
                 9 => parameters.connection_id = value.array()?,
                 10 => parameters.original_destination = Some(value.array()?),
                 11 => parameters.batch_ranks = true,
+                16 => parameters.application = value.u8()?,
                 _ => continue,
             }
             if !value.is_empty() {
@@ -164,11 +171,12 @@ mod tests {
         fn decoding_inverts_encoding(mode: u8, message in 0_u64..1 << 40, symbol in 64_u16..8896,
                 credit in 0_u64..1 << 40, idle in 100_u64..1 << 30, cap in 16_u16..512, seed: u64,
                 cid: [u8; 4], original: Option<[u8; 8]>, batch_ranks: bool,
-                grease: u8) {
+                application: u8, grease: u8) {
             let parameters = TransportParameters {
                 mode, max_message_size: message, max_symbol_size: symbol, initial_credit: credit,
                 idle_timeout: Duration::from_millis(idle), window_cap: cap, code_seed: seed,
                 max_udp_payload: 1_472, connection_id: cid, batch_ranks,
+                application,
                 original_destination: original,
             };
             prop_assert_eq!(TransportParameters::decode(&parameters.encode(grease)), Some(parameters));
