@@ -192,8 +192,9 @@ impl Datagrams {
         if self.is_all_sent() {
             self.due.acknowledged |= core::mem::take(&mut self.waits) && !self.wants_finish;
         }
-        if self.wants_finish && self.outgoing.is_empty() {
-            // Said before is said. QUIC puts datagrams into its packets before the stream.
+        if self.wants_finish && self.is_all_sent() {
+            // Not earlier: where a datagram does not fit, QUIC fills the packet from the stream. Said
+            // before is said.
             let _ = session.finish();
         }
     }
