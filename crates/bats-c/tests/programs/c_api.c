@@ -106,6 +106,10 @@ int main(void) {
   bats_config_set_timeout(config, 20);
   bats_config_set_local_addr(config, "127.0.0.1");
   bats_config_set_local_port(config, 0);
+  bats_config_set_cc(config, (bats_congestion_control_t)99);
+  char fallen[400];
+  CHECK(openbats_config_describe(config, fallen, sizeof fallen) < sizeof fallen);
+  CHECK(strstr(fallen, "control Bbr") != NULL); /* falls back */
   bats_config_set_cc(config, bats_cc_gcc);
   bats_config_cert_file(config, "server.crt");
   bats_config_key_file(config, "server.key");
