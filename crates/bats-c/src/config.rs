@@ -16,6 +16,10 @@ use crate::event::{Code, Failure};
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Numbers below this can only be meant as seconds.
 const LEAST_MILLISECONDS: i32 = 100;
+/// For links that are faster than discs.
+const COMPRESSION_LEVEL: i32 = 1;
+const UDP: i32 = 11;
+const QUIC: i32 = 12;
 
 /// The carriers that this version has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +64,10 @@ pub(crate) struct Config {
     pub(crate) key_file: String,
     pub(crate) compression: bool,
     pub(crate) encryption: bool,
+    /// Mode 12: messages as datagrams.
+    pub(crate) quic_datagrams: bool,
+    /// Modes without repetition: what a message is worth something for.
+    pub(crate) deadline: Option<Duration>,
     pub(crate) frame_type: i32,
     pub(crate) believed: Believed,
 }
@@ -78,6 +86,8 @@ impl Default for Config {
             key_file: String::new(),
             compression: false,
             encryption: true,
+            quic_datagrams: false,
+            deadline: None,
             frame_type: 0,
             believed: Believed::Anyone,
         }
@@ -115,7 +125,14 @@ impl fmt::Display for Config {
             f,
             ", frame type {}, certificate '{}', key '{}', compression {}, encryption {}",
             self.frame_type, self.cert_file, self.key_file, self.compression, self.encryption,
-        )
+        )?;
+        if self.quic_datagrams {
+            write!(f, ", datagrams of QUIC")?;
+        }
+        match self.deadline {
+            Some(deadline) => write!(f, ", deadline {} ms", deadline.as_millis()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -163,8 +180,16 @@ impl Config {
         if matches!(self.congestion, Congestion::Bbrv2 | Congestion::Bbrv3) {
             tracing::warn!("there is one BBR only, and {:?} is that", self.congestion);
         }
-        if self.compression {
-            tracing::warn!("compression is not available: messages go as they are");
+        if self.compression && self.mode == UDP {
+            tracing::warn!(
+                "mode 11 has no handshake to agree on compression by: messages go as they are"
+            );
+        }
+        if self.quic_datagrams && self.mode != QUIC {
+            tracing::warn!(
+                "datagrams are an option of mode 12 (QUIC): mode {} has none",
+                self.mode
+            );
         }
         if !self.encryption {
             tracing::info!("encryption stays on: there is no unencrypted mode");
@@ -172,6 +197,7 @@ impl Config {
     }
 
     fn transport(&self) -> TransportConfig {
+        let default = TransportConfig::default();
         TransportConfig {
             congestion: match self.congestion {
                 Congestion::None => CongestionAlgorithm::None,
@@ -183,7 +209,8 @@ impl Config {
                 _ => Mode::Brtp,
             },
             idle_timeout: self.timeout,
-            ..TransportConfig::default()
+            deadline: self.deadline.unwrap_or(default.deadline),
+            ..default
         }
     }
 
@@ -197,11 +224,17 @@ impl Config {
             Believed::Authorities(path) => Trust::authorities(path)
                 .map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))?,
         };
-        Ok(ClientOptions::new(trust).transport(self.transport()))
+        let options = ClientOptions::new(trust)
+            .transport(self.transport())
+            .quic_datagrams(self.quic_datagrams && self.mode == QUIC);
+        Ok(if self.compression { options.compression(COMPRESSION_LEVEL) } else { options })
     }
 
     pub(crate) fn server_options(&self) -> Result<ServerOptions, Failure> {
-        Ok(ServerOptions::new(self.identity()?).transport(self.transport()))
+        let options = ServerOptions::new(self.identity()?)
+            .transport(self.transport())
+            .quic_datagrams(self.quic_datagrams && self.mode == QUIC);
+        Ok(if self.compression { options.compression(COMPRESSION_LEVEL) } else { options })
     }
 
     /// The certificate of the files; without usable ones, one made for this process.

@@ -24,13 +24,16 @@ fn is_long() -> bool {
     std::env::var_os("OPENBATS_TEST_LONG").is_some_and(|value| value == "1")
 }
 
+/// What is written to standard error directly is shown, also if the test passes.
+fn say(line: &str) {
+    let _ = std::io::stderr().write_all(format!("\n{line}\n").as_bytes());
+}
+
 /// Whether a program is here. What is left out for want of it is said loudly.
 fn have(program: &str, what: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success());
     if !found {
-        // What is written to standard error directly is shown, also if the test passes.
-        let line = format!("\nSKIPPED {what}: {program} is not installed\n");
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        say(&format!("SKIPPED {what}: {program} is not installed"));
     }
     found
 }
@@ -164,6 +167,18 @@ fn the_contract_holds_under_thread_sanitizer() {
 }
 
 #[test]
+fn options_beyond_the_original_do_what_they_say() {
+    for (name, option) in [
+        ("options", "-O2"),
+        ("options-asan", "-fsanitize=address,undefined"),
+        ("options-tsan", "-fsanitize=thread"),
+    ] {
+        let program = build("g++", "tests/programs/options.cpp", name, &[option]);
+        assert!(run_program(&program, &[]).contains("6 tests of options passed"), "{name}");
+    }
+}
+
+#[test]
 fn random_calls_from_eight_threads() {
     let seconds = if is_long() { "60" } else { "3" };
     for (name, option) in [
@@ -173,6 +188,46 @@ fn random_calls_from_eight_threads() {
     ] {
         let program = build("g++", "tests/programs/stress.cpp", name, &[option]);
         assert!(run_program(&program, &["8", seconds, "1"]).contains("calls"), "{name}");
+    }
+}
+
+/// Runs a test program under valgrind, which judges the library's code, too: an access that is wrong or
+/// a byte that nobody reaches any more ends it with an error.
+fn run_under_valgrind(program: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("valgrind");
+    command.args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--fair-sched=yes"]);
+    command.args(["--errors-for-leak-kinds=definite", "--show-leak-kinds=definite"]);
+    text(&run(command.arg(program).args(arguments)))
+}
+
+#[test]
+fn the_programs_run_under_valgrind() {
+    if !have("valgrind", "the programs under valgrind") {
+        return;
+    }
+    let program = build("gcc", "tests/programs/c_api.c", "c-api-valgrind", &[]);
+    assert!(run_under_valgrind(&program, &[]).contains("ok"));
+    // What does not live by the clock: deadlines of 200 ms are none there. All of it takes minutes.
+    let contract = build("g++", "tests/programs/contract.cpp", "contract-valgrind", &[]);
+    let mut parts = vec!["Swapped", "Dropped", "InItsOwn"];
+    if is_long() {
+        parts.extend(["EstablishedThen", "Files", "NothingIsLost", "NoCallbackAfter", "APolled"]);
+        let options = build("g++", "tests/programs/options.cpp", "options-valgrind", &[]);
+        let said = run_under_valgrind(&options, &["CompressionIsAgreed"]);
+        assert!(said.contains("1 tests of options passed"), "{said}");
+        let stress = build("g++", "tests/programs/stress.cpp", "stress-valgrind", &[]);
+        assert!(run_under_valgrind(&stress, &["4", "60", "1", "slow"]).contains("calls"));
+    }
+    for part in parts {
+        let said = run_under_valgrind(&contract, &[part]);
+        assert!(said.contains("contract tests passed"), "{part}: {said}");
+    }
+    let churn = build("g++", "tests/programs/churn.cpp", "churn-valgrind", &[]);
+    run_under_valgrind(&churn, &["3"]);
+    for (compiler, language) in [("gcc", "c"), ("g++", "cpp")] {
+        let source = format!("examples/{language}/echo.{language}");
+        let program = build(compiler, &source, &format!("echo-{language}-valgrind"), &[]);
+        assert!(run_under_valgrind(&program, &[]).contains("3 messages came back"));
     }
 }
 
@@ -378,6 +433,13 @@ fn debian_packages_hold_what_a_program_needs() {
     if !have("dpkg-deb", "the Debian packages") {
         return;
     }
+    // Programs of other packages: cargo builds them if it builds the tests of all.
+    let tools = archive().parent().unwrap().to_owned();
+    let tools = if tools.ends_with("deps") { tools.parent().unwrap().to_owned() } else { tools };
+    if !["bats_iperf", "batslab", "bats-sim"].iter().all(|tool| tools.join(tool).exists()) {
+        say("SKIPPED the Debian packages: the tools are not built; cargo test --workspace does");
+        return;
+    }
     let output = scratch().join("deb");
     let root = scratch().join("deb-root");
     for directory in [&output, &root] {
@@ -387,13 +449,17 @@ fn debian_packages_hold_what_a_program_needs() {
         .arg(&output)
         .arg("--archive")
         .arg(archive())
+        .arg("--tools")
+        .arg(tools)
         .env("DPKG_DEB_COMPRESSOR_TYPE", "gzip")
         .env("DPKG_DEB_COMPRESSOR_LEVEL", "1"));
     let mut packages: Vec<_> =
         std::fs::read_dir(&output).unwrap().map(|entry| entry.unwrap().path()).collect();
     packages.sort();
-    assert_eq!(packages.len(), 2, "{packages:?}");
-    for (package, name) in packages.iter().zip(["libopenbats-dev", "libopenbats0"]) {
+    assert_eq!(packages.len(), 3, "{packages:?}");
+    for (package, name) in
+        packages.iter().zip(["libopenbats-dev", "libopenbats0", "openbats-tools"])
+    {
         let field = run(Command::new("dpkg-deb").arg("-f").arg(package).arg("Package"));
         assert_eq!(text(&field).trim(), name);
         run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&root));
@@ -408,4 +474,61 @@ fn debian_packages_hold_what_a_program_needs() {
     command.arg("-L").arg(&library).arg("-lopenbats");
     run(command.arg(format!("-Wl,-rpath,{}", library.display())));
     assert!(run_program(&program, &[]).contains("3 messages came back"));
+    the_tools_are_there(&root);
+}
+
+/// What `openbats-tools` puts into a system: programs that run, their pages and completions.
+fn the_tools_are_there(root: &Path) {
+    let usr = root.join("usr");
+    for (tool, option) in
+        [("bats_iperf", "--fingerprint"), ("batslab", "demo"), ("bats-sim", "matrix")]
+    {
+        let said = text(&run(Command::new(usr.join("bin").join(tool)).arg("--version")));
+        assert!(said.contains(env!("CARGO_PKG_VERSION")), "{tool}: {said}");
+        for completions in [
+            format!("share/bash-completion/completions/{tool}"),
+            format!("share/fish/vendor_completions.d/{tool}.fish"),
+            format!("share/zsh/vendor-completions/_{tool}"),
+        ] {
+            let text = std::fs::read_to_string(usr.join(&completions)).unwrap();
+            assert!(text.contains(option.trim_start_matches('-')), "{completions}");
+        }
+        let page = usr.join(format!("share/man/man1/{tool}.1.gz"));
+        let page = text(&run(Command::new("gzip").arg("-dc").arg(page))).replace("\\-", "-");
+        assert!(page.starts_with(".ie") || page.contains(".TH"), "{tool}");
+        assert!(page.contains(option), "{tool}");
+    }
+    assert!(usr.join("share/man/man1/batslab-demo.1.gz").exists());
+    // They do what they are for, without anything else of ours.
+    let mut command = Command::new(usr.join("bin/bats-sim"));
+    command.args(["run", "--loss", "5", "--delay", "10", "--rate", "20", "--seconds", "3"]);
+    assert!(!text(&run(&mut command)).is_empty());
+    let cases = text(&run(Command::new(usr.join("bin/batslab")).arg("cases")));
+    assert!(cases.contains("smoke"), "{cases}");
+    iperf_runs(&usr.join("bin/bats_iperf"));
+}
+
+/// A server for one client, and the client.
+fn iperf_runs(program: &Path) {
+    let port = {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.local_addr().unwrap().port().to_string()
+    };
+    let mut server = Command::new(program);
+    server.args(["-s", "-1", "-B", "127.0.0.1", "-p", &port]);
+    let mut server = server.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let mut said = None;
+    for _ in 0..50 {
+        let mut client = Command::new(program);
+        client.args(["-c", "127.0.0.1", "-p", &port, "-n", "2M"]);
+        let output = client.output().unwrap();
+        if output.status.success() {
+            said = Some(text(&output));
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let _ = server.kill();
+    let _ = server.wait();
+    assert!(said.expect("the client gets through").contains("receiver"));
 }

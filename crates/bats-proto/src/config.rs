@@ -130,6 +130,9 @@ pub struct TransportConfig {
     pub keep_alive: Option<Duration>,
     /// Largest UDP payload in octets to try by path MTU discovery.
     pub max_udp_payload: u16,
+    /// Bits that the layer above tells its counterpart in the handshake, authenticated; they have no
+    /// meaning here. See [`Endpoint::peer_limits`](crate::Endpoint::peer_limits).
+    pub application: u8,
     /// Packets sealed with one key before the key is updated; clamped to the AEAD's limit.
     pub key_update_packets: u64,
     /// Client: sessions with servers are kept there and taken up again, which spares the next handshake
@@ -181,11 +184,21 @@ impl Default for TransportConfig {
             initial_rtt: Duration::from_millis(100),
             keep_alive: None,
             max_udp_payload: 1472,
+            application: 0,
             key_update_packets: 1 << 22,
             resumption: None,
             early_data: false,
         }
     }
+}
+
+/// What a peer said of itself in the handshake, for the layer above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerLimits {
+    /// Octets of the longest message that the peer accepts.
+    pub max_message_size: usize,
+    /// The peer's [`TransportConfig::application`].
+    pub application: u8,
 }
 
 /// Certificate chain and private key of an endpoint, DER.

@@ -26,7 +26,7 @@ pub mod wire;
 
 pub use bats_types::Timestamp;
 pub use config::{
-    ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, Mode, PeerTrust, Resumption,
+    ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, Mode, PeerLimits, PeerTrust, Resumption,
     ServerConfig, TransportConfig,
 };
 pub use crypto::SessionStore;

@@ -8,8 +8,12 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 
+use crate::endpoint::seconds;
 use crate::error::Failure;
 use crate::operation::{Operation, Value};
+
+/// Octets from which on sharing an object costs less than a copy.
+const SHARED: usize = 16 << 10;
 
 /// `openbats._native.Connection`; the methods that take time give an operation.
 #[pyclass(frozen)]
@@ -25,13 +29,22 @@ impl Connection {
 
 #[pymethods]
 impl Connection {
-    fn send(&self, data: PyBackedBytes) -> Operation {
+    #[pyo3(signature = (data, deadline=None))]
+    fn send(&self, data: PyBackedBytes, deadline: Option<f64>) -> PyResult<Operation> {
         let connection = self.inner.clone();
-        let message = Bytes::copy_from_slice(&data);
-        Operation::new(async move {
-            connection.send(message).await?;
+        let deadline = deadline.map(|value| seconds("deadline", value)).transpose()?;
+        // A large message is not copied: the connection holds Python's object, which cannot change.
+        let message = match data.len() {
+            0..SHARED => Bytes::copy_from_slice(&data),
+            _ => Bytes::from_owner(data),
+        };
+        Ok(Operation::new(async move {
+            match deadline {
+                Some(deadline) => connection.send_within(message, deadline).await?,
+                None => connection.send(message).await?,
+            }
             Ok(Value::Nothing)
-        })
+        }))
     }
 
     /// The next message, or nothing after the peer's last.
@@ -96,6 +109,18 @@ impl Connection {
                 Err(error) => Err(Failure::from(error)),
             }
         })
+    }
+
+    fn is_reliable(&self) -> bool {
+        self.inner.is_reliable()
+    }
+
+    fn is_compressed(&self) -> bool {
+        self.inner.is_compressed()
+    }
+
+    fn longest_message(&self) -> Option<usize> {
+        self.inner.longest_message()
     }
 
     /// The number of the connection's mode.

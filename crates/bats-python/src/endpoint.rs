@@ -32,9 +32,13 @@ pub(crate) struct Options {
     keep_alive: Option<f64>,
     #[pyo3(item)]
     max_message_size: Option<usize>,
+    #[pyo3(item)]
+    compression: Option<i32>,
+    #[pyo3(item)]
+    quic_datagrams: bool,
 }
 
-fn seconds(name: &str, value: f64) -> PyResult<Duration> {
+pub(crate) fn seconds(name: &str, value: f64) -> PyResult<Duration> {
     match Duration::try_from_secs_f64(value) {
         Ok(duration) if !duration.is_zero() => Ok(duration),
         _ => Err(PyValueError::new_err(format!("{name} must be a positive number of seconds"))),
@@ -53,6 +57,15 @@ pub(crate) fn goal(name: &str) -> PyResult<Goal> {
 }
 
 impl Options {
+    fn compression(&self) -> PyResult<Option<i32>> {
+        match self.compression {
+            Some(level) if !(1..=19).contains(&level) => Err(PyValueError::new_err(format!(
+                "compression is a level of 1 to 19, not {level}"
+            ))),
+            level => Ok(level),
+        }
+    }
+
     fn transport(&self) -> PyResult<TransportConfig> {
         let Some(mode) = u8::try_from(self.mode).ok().and_then(Mode::from_number) else {
             return Err(UnsupportedMode::new_err(format!(
@@ -133,7 +146,12 @@ impl Endpoint {
         };
         let identity = identity.map_err(|error| ConnectError::new_err(error.to_string()))?;
         let fingerprint = Some(identity.fingerprint().to_string());
-        let server = ServerOptions::new(identity).transport(transport);
+        let mut server = ServerOptions::new(identity)
+            .transport(transport)
+            .quic_datagrams(options.quic_datagrams);
+        if let Some(level) = options.compression()? {
+            server = server.compression(level);
+        }
         let started =
             py.detach(|| openbats::Endpoint::builder().bind(address).server(server).start());
         let inner = started.map_err(|error| ConnectError::new_err(error.to_string()))?;
@@ -165,7 +183,13 @@ impl Endpoint {
             other => return Err(PyValueError::new_err(format!("no such trust: {other}"))),
         };
         let remote = SocketAddr::new(ip(&remote.0)?, remote.1);
-        let options = ClientOptions::new(trust).transport(options.transport()?);
+        let level = options.compression()?;
+        let mut options = ClientOptions::new(trust)
+            .transport(options.transport()?)
+            .quic_datagrams(options.quic_datagrams);
+        if let Some(level) = level {
+            options = options.compression(level);
+        }
         let endpoint = self.inner.clone();
         Ok(Operation::new(async move {
             Ok(Value::Connection(endpoint.connect(remote, &name, options).await?))

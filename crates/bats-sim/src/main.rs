@@ -52,6 +52,9 @@ enum Command {
     /// Random networks, faults and applications, watched by models
     #[command(after_long_help = commands::swarm::LEGEND)]
     Swarm(commands::swarm::Swarm),
+    /// Write the manual pages and the completions to a directory, for packages
+    #[command(hide = true)]
+    Generate(commands::generate::Generate),
 }
 
 #[derive(Parser)]
@@ -212,6 +215,7 @@ fn main() -> ExitCode {
         Command::Fairness(arguments) => commands::fairness::run(&arguments),
         Command::Faults(arguments) => commands::faults::run(&arguments),
         Command::Swarm(arguments) => commands::swarm::run(&arguments),
+        Command::Generate(arguments) => arguments.run().map_err(Failure::Io),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@
 
 use openbats::{ClientOptions, Endpoint, Identity, ServerOptions, Trust, Wait};
 
-fn main() -> anyhow::Result<()> {
+pub(crate) fn main() -> anyhow::Result<()> {
     let identity = Identity::generate(&["localhost"])?;
     let fingerprint = identity.fingerprint();
     let server = Endpoint::builder()

@@ -5,7 +5,7 @@
 use openbats::file::{self, Receiver};
 use openbats::{ClientOptions, Endpoint, Identity, ServerOptions, Trust, Wait};
 
-fn main() -> anyhow::Result<()> {
+pub(crate) fn main() -> anyhow::Result<()> {
     let scratch = std::env::temp_dir().join(format!("openbats-example-{}", std::process::id()));
     std::fs::create_dir_all(&scratch)?;
     let path = scratch.join("original.bin");
@@ -22,7 +22,10 @@ fn main() -> anyhow::Result<()> {
     let address = server.local_addr();
     let receiving = std::thread::spawn(move || -> anyhow::Result<_> {
         let connection = server.accept().wait()?;
-        Ok(Receiver::new(incoming).receive(&connection, |_, _, _| ()).wait()?)
+        let received = Receiver::new(incoming).receive(&connection, |_, _, _| ()).wait()?;
+        // The sender must hear the verdict before the connection is dropped.
+        connection.finish().wait()?;
+        Ok(received)
     });
 
     let client = Endpoint::builder().start()?;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::carrier::Handle;
 use crate::clock::Clock;
+use crate::compress::Packing;
 use crate::error::{ConnectError, RecvError, SendError};
 use crate::identity::Fingerprint;
 use crate::shared::{Core, Shared};
@@ -30,6 +31,8 @@ struct Inner {
     shared: Arc<Shared>,
     handle: Handle,
     remote: SocketAddr,
+    /// Set once established, if both ends compress.
+    packing: OnceLock<Packing>,
 }
 
 impl Drop for Inner {
@@ -60,7 +63,11 @@ impl Connection {
         remote: SocketAddr,
     ) -> Self {
         core.handles += 1;
-        Self { inner: Arc::new(Inner { shared, handle, remote }) }
+        let packing = OnceLock::new();
+        if let Some(agreed) = core.slots.get(&handle).and_then(|slot| slot.packing) {
+            let _ = packing.set(agreed);
+        }
+        Self { inner: Arc::new(Inner { shared, handle, remote, packing }) }
     }
 
     /// How the connection ended, if it has.
@@ -86,6 +93,9 @@ impl Connection {
             return Poll::Ready(Err(lost().into()));
         };
         if slot.established {
+            if let Some(agreed) = slot.packing {
+                let _ = self.inner.packing.set(agreed);
+            }
             return Poll::Ready(Ok(()));
         }
         slot.connecting.register(context.waker());
@@ -116,7 +126,9 @@ impl Connection {
     }
 
     async fn push(&self, message: Bytes, deadline: Option<Duration>) -> Result<(), SendError> {
-        let mut waiting = Some(message);
+        let size = message.len();
+        let mut waiting = Some(self.pack(&message)?);
+        drop(message);
         poll_fn(|context| {
             let Some(message) = waiting.take() else { return Poll::Ready(Ok(())) };
             self.inner.shared.call(|core, clock| {
@@ -128,11 +140,32 @@ impl Connection {
                         }
                         Poll::Pending
                     }
-                    other => Poll::Ready(other),
+                    other => Poll::Ready(other.map_err(|error| self.unpacked(error, size))),
                 }
             })
         })
         .await
+    }
+
+    /// What goes to the peer for a message.
+    fn pack(&self, message: &Bytes) -> Result<Bytes, SendError> {
+        match self.inner.packing.get() {
+            None => Ok(message.clone()),
+            Some(packing) if message.len() > packing.max_out => {
+                Err(SendError::TooLarge { size: message.len(), limit: packing.max_out })
+            }
+            Some(packing) => Ok(packing.pack(message)),
+        }
+    }
+
+    /// An error as the application is to see it, who knows its own message of `size` octets only.
+    fn unpacked(&self, error: SendError, size: usize) -> SendError {
+        match error {
+            SendError::TooLarge { limit, .. } if self.is_compressed() => {
+                SendError::TooLarge { size, limit: limit.saturating_sub(1) }
+            }
+            other => other,
+        }
     }
 
     /// Hands a message over if there is room for it now.
@@ -140,8 +173,7 @@ impl Connection {
     /// # Errors
     /// [`SendError::Blocked`] gives the message back; see [`SendError`] for the others.
     pub fn try_send(&self, message: impl Into<Bytes>) -> Result<(), SendError> {
-        let message = message.into();
-        self.inner.shared.call(|core, clock| self.try_push(core, clock, message, None))
+        self.try_send_packed(message.into(), None)
     }
 
     /// As [`try_send`](Self::try_send), with a deadline as in [`send_within`](Self::send_within).
@@ -153,8 +185,25 @@ impl Connection {
         message: impl Into<Bytes>,
         deadline: Duration,
     ) -> Result<(), SendError> {
-        let message = message.into();
-        self.inner.shared.call(|core, clock| self.try_push(core, clock, message, Some(deadline)))
+        self.try_send_packed(message.into(), Some(deadline))
+    }
+
+    fn try_send_packed(&self, message: Bytes, deadline: Option<Duration>) -> Result<(), SendError> {
+        // Not compressed for nothing while there is no room.
+        if self.is_compressed() && self.is_blocked() {
+            return Err(SendError::Blocked(message));
+        }
+        let packed = self.pack(&message)?;
+        let sent =
+            self.inner.shared.call(|core, clock| self.try_push(core, clock, packed, deadline));
+        sent.map_err(|error| match error {
+            SendError::Blocked(_) => SendError::Blocked(message),
+            other => self.unpacked(other, message.len()),
+        })
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.inner.shared.lock().slots.get(&self.inner.handle).is_some_and(|slot| slot.is_blocked)
     }
 
     fn try_push(
@@ -228,6 +277,20 @@ impl Connection {
 
     /// Takes a message; the task of `context` is woken when there may be one later.
     fn take(&self, context: Option<&mut Context<'_>>) -> Taken {
+        match (self.take_packed(context), self.inner.packing.get()) {
+            (Taken::Message(packed), Some(packing)) => match packing.unpack(packed) {
+                Ok(message) => Taken::Message(message),
+                Err(rule) => Taken::Closed(
+                    self.inner
+                        .shared
+                        .call(|core, clock| core.condemn(clock, self.inner.handle, &rule)),
+                ),
+            },
+            (other, _) => other,
+        }
+    }
+
+    fn take_packed(&self, context: Option<&mut Context<'_>>) -> Taken {
         let handle = self.inner.handle;
         self.inner.shared.call(|core, clock| {
             let ended = core.ended.is_some();
@@ -343,6 +406,29 @@ impl Connection {
             .get(&self.inner.handle)
             .map(|slot| slot.mode)
             .unwrap_or_default()
+    }
+
+    /// Whether everything that is sent arrives, once and in order, or the connection ends: the
+    /// mode's promise, but for datagrams of QUIC.
+    #[must_use]
+    pub fn is_reliable(&self) -> bool {
+        let core = self.inner.shared.lock();
+        core.slots.get(&self.inner.handle).is_some_and(|slot| slot.is_reliable)
+    }
+
+    /// Octets of the longest message that may be sent now. Of datagrams of QUIC it follows the path.
+    /// None after the end, and in mode UDP.
+    #[must_use]
+    pub fn longest_message(&self) -> Option<usize> {
+        let longest = self.inner.shared.lock().endpoint.longest_message(self.inner.handle)?;
+        // Compressed messages begin with an octet that counts.
+        Some(longest.saturating_sub(usize::from(self.is_compressed())))
+    }
+
+    /// Whether messages are compressed: both ends wanted it.
+    #[must_use]
+    pub fn is_compressed(&self) -> bool {
+        self.inner.packing.get().is_some()
     }
 
     /// The peer's address.

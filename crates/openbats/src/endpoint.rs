@@ -14,12 +14,12 @@ use bytes::Bytes;
 
 #[cfg(feature = "quic")]
 use crate::carrier::Quic;
-use crate::carrier::{Carriers, Listener, Tcp, Udp};
+use crate::carrier::{Carriers, DATAGRAMS_OF_QUIC, Listener, Tcp, Udp};
 use crate::clock::Clock;
 use crate::connection::Connection;
 use crate::driver::{self, Poller, Socket, canonical};
 use crate::error::{ConnectError, SendError, StartError};
-use crate::options::{ClientOptions, ServerOptions};
+use crate::options::{ClientOptions, Extras, ServerOptions};
 use crate::shared::{Shared, Slot};
 
 /// Prepares an [`Endpoint`].
@@ -51,10 +51,9 @@ impl Builder {
     /// The address is in use or not ours, the identity is unusable, or the system is out of
     /// threads or files.
     pub fn start(self) -> Result<Endpoint, StartError> {
-        let config = EndpointConfig {
-            security: Security::Tls,
-            server: self.server.map(ServerOptions::into_config),
-        };
+        let (server, extras) = self.server.map(ServerOptions::into_config).unzip();
+        let Extras { wish, has_datagrams } = extras.unwrap_or_default();
+        let config = EndpointConfig { security: Security::Tls, server };
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| StartError::Thread(io::Error::other(error)))?;
         let unusable =
@@ -72,12 +71,16 @@ impl Builder {
             getrandom::fill(&mut seed)
                 .map_err(|error| StartError::Thread(io::Error::other(error)))?;
             let server = config.server.as_ref().filter(|server| offers(server, Mode::Quic));
-            Quic::new(clock, seed, server).map_err(unusable)?
+            Quic::new(clock, seed, server, has_datagrams).map_err(unusable)?
         };
         #[cfg(not(feature = "quic"))]
         if config.server.as_ref().is_some_and(|server| offers(server, Mode::Quic)) {
             let text = "mode 12 (QUIC) is not in this build: the feature `quic` is off";
             return Err(StartError::Configuration(text.to_owned()));
+        }
+        if has_datagrams && !config.server.as_ref().is_some_and(|server| offers(server, Mode::Quic))
+        {
+            return Err(StartError::Configuration(DATAGRAMS_OF_QUIC.to_owned()));
         }
         let over_udp = config.server.as_ref().filter(|server| offers(server, Mode::Udp));
         if over_udp.is_some_and(|server| {
@@ -85,6 +88,9 @@ impl Builder {
         }) {
             let text = "mode 11 (UDP) has no handshake to tell others by: offer it alone";
             return Err(StartError::Configuration(text.to_owned()));
+        }
+        if over_udp.is_some() && wish.is_some() {
+            return Err(StartError::Configuration(NOTHING_TO_AGREE_BY.to_owned()));
         }
         let udp = Udp::new(over_udp);
         let packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
@@ -106,12 +112,17 @@ impl Builder {
             quic,
         );
         let shared =
-            Shared::new(carriers, poller, clock, local_addr).map_err(StartError::Thread)?;
+            Shared::new(carriers, poller, clock, local_addr, wish).map_err(StartError::Thread)?;
         let endpoint = Endpoint::new(shared.clone());
         driver::start(shared, socket).map_err(StartError::Thread)?;
         Ok(endpoint)
     }
 }
+
+/// Mode 11 has no handshake.
+const EARLY_ARE_PLAIN: &str =
+    "early messages leave before the ends can agree on compression: leave one of the two out";
+const NOTHING_TO_AGREE_BY: &str = "mode 11 (UDP) has no handshake to agree on compression by";
 
 /// Ports tried until one is free for UDP and for TCP.
 const PORT_TRIES: usize = 32;
@@ -203,7 +214,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// See [`ConnectError`]; [`ConnectError::Configuration`] for a message longer than the server
-    /// accepts. Dropping the future before it is done gives the connection up, but not what has
+    /// accepts, and where compression is asked for. Dropping the future before it is done gives the connection up, but not what has
     /// arrived early.
     pub async fn connect_early<M: Into<Bytes>>(
         &self,
@@ -242,14 +253,21 @@ impl Endpoint {
             if core.is_shut_down || core.ended.is_some() {
                 return Err(ConnectError::EndpointClosed);
             }
-            let config = options.into_config();
-            let handle = core.endpoint.connect(clock.now(), remote, server_name, config).map_err(
-                |error| match error {
+            let (config, Extras { wish, has_datagrams }) = options.into_config();
+            if wish.is_some() && config.transport.mode == Mode::Udp {
+                return Err(ConnectError::Configuration(NOTHING_TO_AGREE_BY.to_owned()));
+            }
+            if wish.is_some() && !messages.is_empty() {
+                return Err(ConnectError::Configuration(EARLY_ARE_PLAIN.to_owned()));
+            }
+            let handle = core
+                .endpoint
+                .connect(clock.now(), remote, server_name, config, has_datagrams)
+                .map_err(|error| match error {
                     bats_proto::ConnectError::ServerName(name) => ConnectError::ServerName(name),
                     other => ConnectError::Configuration(other.to_string()),
-                },
-            )?;
-            core.slots.insert(handle, Slot { is_held: true, ..Slot::default() });
+                })?;
+            core.slots.insert(handle, Slot { is_held: true, wish, ..Slot::default() });
             // Before the first flight leaves, so that they leave with it.
             while let Some(message) = messages.pop_front() {
                 match core.endpoint.send(clock.now(), handle, message) {

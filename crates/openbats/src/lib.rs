@@ -73,6 +73,15 @@
 //! after half a round trip: see [`Endpoint::connect_early`], and [`ClientOptions::early_data`] for what
 //! that costs.
 //!
+//! # Compression
+//!
+//! With the feature `zstd`, [`ClientOptions::compression`] and [`ServerOptions::compression`] have each
+//! message compressed by itself, in all modes but UDP. Both ends must want it: otherwise messages go as
+//! they are, a warning says so, and [`Connection::is_compressed`] is false. What does not shrink is sent as
+//! it is. The receiver bounds what a message becomes by its `max_message_size`, and ends the connection of
+//! who sends more. Who compresses secrets together with what others choose tells them something of the
+//! secrets by the length: off is the default.
+//!
 //! Every call that may take time is a future that runs on any executor; [`Wait::wait`] blocks
 //! instead. Each endpoint has one socket and one thread of its own, which sends and receives
 //! whatever the application does meanwhile.
@@ -80,6 +89,7 @@
 
 mod carrier;
 mod clock;
+mod compress;
 mod connection;
 mod driver;
 mod endpoint;

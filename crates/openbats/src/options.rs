@@ -9,8 +9,17 @@ use bats_proto::{
 };
 
 use crate::clock::unix_time;
+use crate::compress::Wish;
 use crate::error::IdentityError;
 use crate::identity::{Fingerprint, Identity, read_certificates};
+
+/// What the layers below do not know.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Extras {
+    pub(crate) wish: Option<Wish>,
+    /// Mode QUIC: messages as datagrams.
+    pub(crate) has_datagrams: bool,
+}
 
 /// Whom a client believes. There is no default: the choice is the user's.
 #[derive(Clone, Debug)]
@@ -55,6 +64,10 @@ pub struct ClientOptions {
     deadline: Option<Duration>,
     sessions: Option<SessionStore>,
     early_data: bool,
+    compression: Option<i32>,
+    has_datagrams: bool,
+    #[cfg(test)]
+    is_lying: bool,
 }
 
 impl ClientOptions {
@@ -68,6 +81,10 @@ impl ClientOptions {
             deadline: None,
             sessions: None,
             early_data: false,
+            compression: None,
+            has_datagrams: false,
+            #[cfg(test)]
+            is_lying: false,
         }
     }
 
@@ -117,7 +134,33 @@ impl ClientOptions {
         self
     }
 
-    pub(crate) fn into_config(self) -> ClientConfig {
+    /// Mode QUIC: messages go as datagrams (RFC 9221), each at once and once or not at all, in any
+    /// order, and no longer than [`Connection::longest_message`](crate::Connection::longest_message),
+    /// about 1,200 octets. One that waited for longer than its deadline is not sent. Both ends must
+    /// want it: otherwise the connection fails and says so.
+    #[must_use]
+    pub fn quic_datagrams(mut self, enable: bool) -> Self {
+        self.has_datagrams = enable;
+        self
+    }
+
+    /// Compresses messages with Zstandard at a level of 1 to 19, 1 for links that are faster than
+    /// discs, if the other end wants it, too: see [compression](crate#compression).
+    #[cfg(feature = "zstd")]
+    #[must_use]
+    pub fn compression(mut self, level: i32) -> Self {
+        self.compression = Some(level);
+        self
+    }
+
+    /// Says that it compresses, and then sends messages as they are.
+    #[cfg(all(test, feature = "zstd"))]
+    pub(crate) fn lying_of_compression(mut self) -> Self {
+        self.is_lying = true;
+        self
+    }
+
+    pub(crate) fn into_config(self) -> (ClientConfig, Extras) {
         let mut trust = self.trust.0;
         if let PeerTrust::Authorities { unix_time: at, .. } = &mut trust {
             *at = unix_time();
@@ -129,7 +172,13 @@ impl ClientOptions {
             transport.resumption = Some(Resumption { store, unix_time: unix_time() });
         }
         transport.early_data |= self.early_data;
-        ClientConfig { trust, identity: None, transport: Arc::new(transport) }
+        let wish = Wish::of(self.compression, &mut transport);
+        #[cfg(test)]
+        if self.is_lying {
+            transport.application = crate::compress::AGREES;
+        }
+        let extras = Extras { wish, has_datagrams: self.has_datagrams };
+        (ClientConfig { trust, identity: None, transport: Arc::new(transport) }, extras)
     }
 }
 
@@ -140,6 +189,8 @@ pub struct ServerOptions {
     transport: TransportConfig,
     modes: Vec<Mode>,
     deadline: Option<Duration>,
+    compression: Option<i32>,
+    has_datagrams: bool,
     retry_threshold: usize,
     max_connections: usize,
     early_data: bool,
@@ -154,6 +205,8 @@ impl ServerOptions {
             transport: TransportConfig::default(),
             modes: Vec::new(),
             deadline: None,
+            compression: None,
+            has_datagrams: false,
             retry_threshold: 64,
             max_connections: 10_000,
             early_data: false,
@@ -208,18 +261,39 @@ impl ServerOptions {
         self
     }
 
-    pub(crate) fn into_config(self) -> ServerConfig {
+    /// Mode QUIC: messages go as datagrams (RFC 9221), each at once and once or not at all, in any
+    /// order, and no longer than [`Connection::longest_message`](crate::Connection::longest_message),
+    /// about 1,200 octets. One that waited for longer than its deadline is not sent. Both ends must
+    /// want it: otherwise the connection fails and says so.
+    #[must_use]
+    pub fn quic_datagrams(mut self, enable: bool) -> Self {
+        self.has_datagrams = enable;
+        self
+    }
+
+    /// Compresses messages with Zstandard at a level of 1 to 19, 1 for links that are faster than
+    /// discs, if the other end wants it, too: see [compression](crate#compression).
+    #[cfg(feature = "zstd")]
+    #[must_use]
+    pub fn compression(mut self, level: i32) -> Self {
+        self.compression = Some(level);
+        self
+    }
+
+    pub(crate) fn into_config(self) -> (ServerConfig, Extras) {
         let mut transport = self.transport;
         if let Some((first, others)) = self.modes.split_first() {
             (transport.mode, transport.also_accepted) = (*first, others.to_vec());
         }
         transport.deadline = self.deadline.unwrap_or(transport.deadline);
         transport.early_data |= self.early_data;
-        ServerConfig {
+        let wish = Wish::of(self.compression, &mut transport);
+        let config = ServerConfig {
             identity: self.identity.0,
             transport: Arc::new(transport),
             retry_threshold: self.retry_threshold,
             max_connections: self.max_connections,
-        }
+        };
+        (config, Extras { wish, has_datagrams: self.has_datagrams })
     }
 }

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::carrier::{Carriers, Handle};
 use crate::clock::Clock;
+use crate::compress::{Packing, Wish};
 use crate::driver::{Alarm, Poller};
 
 /// Tasks that wait for one thing.
@@ -36,6 +37,11 @@ pub(crate) struct Slot {
     pub(crate) established: bool,
     /// What both ends agreed on, once established.
     pub(crate) mode: Mode,
+    /// What is sent arrives, or the connection ends.
+    pub(crate) is_reliable: bool,
+    /// What this end wants of compression, and what came of it once established.
+    pub(crate) wish: Option<Wish>,
+    pub(crate) packing: Option<Packing>,
     /// The application holds a [`Connection`](crate::Connection) of it, or will.
     pub(crate) is_held: bool,
     /// A message was refused for want of budget, and there has been no room since.
@@ -74,6 +80,9 @@ impl Slot {
 /// Connections that wait to be accepted, ended ones among them; more are closed at once.
 const MAX_UNACCEPTED: usize = 256;
 
+/// The code with which a peer is left whose message cannot be unpacked.
+const BROKEN_MESSAGE: u64 = 1;
+
 /// The state under the lock.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -81,6 +90,8 @@ pub(crate) struct Core {
     pub(crate) slots: BTreeMap<Handle, Slot>,
     /// Established by peers, not yet accepted by the application.
     pub(crate) accepted: VecDeque<(Handle, SocketAddr)>,
+    /// What the server wants of compression.
+    wish: Option<Wish>,
     pub(crate) accepting: Wakers,
     pub(crate) idling: Wakers,
     /// Endpoints and connections that the application holds.
@@ -102,9 +113,10 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(endpoint: Carriers) -> Self {
+    pub(crate) fn new(endpoint: Carriers, wish: Option<Wish>) -> Self {
         Self {
             endpoint,
+            wish,
             slots: BTreeMap::new(),
             accepted: VecDeque::new(),
             accepting: Wakers::default(),
@@ -139,7 +151,17 @@ impl Core {
                     return;
                 }
                 let mode = self.endpoint.mode(handle).unwrap_or_default();
-                let slot = Slot { established: true, mode, is_held: true, ..Slot::default() };
+                let wish = self.wish;
+                let packing = wish.and_then(|wish| wish.agree(self.endpoint.peer_limits(handle)));
+                let slot = Slot {
+                    established: true,
+                    mode,
+                    is_reliable: self.endpoint.is_reliable(handle),
+                    wish,
+                    packing,
+                    is_held: true,
+                    ..Slot::default()
+                };
                 self.slots.insert(handle, slot);
                 let Some(remote) = self.endpoint.remote(handle) else { return };
                 self.accepted.push_back((handle, remote));
@@ -150,6 +172,10 @@ impl Core {
                 let Some(slot) = self.slots.get_mut(&handle) else { return };
                 if !slot.is_held {
                     self.slots.remove(&handle);
+                    return;
+                }
+                // Ended by the application's side of it already.
+                if slot.end.is_some() {
                     return;
                 }
                 let mut messages = VecDeque::new();
@@ -172,6 +198,10 @@ impl Core {
                 match event {
                     Event::Connected => {
                         slot.established = true;
+                        slot.is_reliable = self.endpoint.is_reliable(handle);
+                        let wish = slot.wish;
+                        slot.packing =
+                            wish.and_then(|wish| wish.agree(self.endpoint.peer_limits(handle)));
                         slot.mode = self.endpoint.mode(handle).unwrap_or_default();
                         slot.connecting.drain_into(due);
                     }
@@ -185,6 +215,27 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Ends a connection whose peer sent what cannot be read.
+    pub(crate) fn condemn(&mut self, clock: &Clock, handle: Handle, rule: &str) -> CloseReason {
+        let reason = CloseReason::PeerMisbehaved(rule.to_owned());
+        let (now, endpoint) = (clock.now(), &mut self.endpoint);
+        let Some(slot) = self.slots.get_mut(&handle) else { return reason };
+        let stats = endpoint.stats(now, handle).unwrap_or_default();
+        let all_acknowledged = endpoint.is_all_acknowledged(handle);
+        endpoint.close(now, handle, BROKEN_MESSAGE, rule);
+        slot.end = Some(End {
+            reason: reason.clone(),
+            messages: VecDeque::new(),
+            finished: false,
+            all_acknowledged,
+            stats,
+        });
+        let mut due = Vec::new();
+        slot.wake_all(&mut due);
+        due.into_iter().for_each(Waker::wake);
+        reason
     }
 
     /// Closes everything that the application can no longer reach.
@@ -221,8 +272,9 @@ impl Shared {
         poller: Arc<Poller>,
         clock: Clock,
         local_addr: SocketAddr,
+        wish: Option<Wish>,
     ) -> io::Result<Arc<Self>> {
-        let core = Mutex::new(Core::new(endpoint));
+        let core = Mutex::new(Core::new(endpoint, wish));
         Ok(Arc::new(Self { core, alarm: Alarm::new()?, poller, clock, local_addr }))
     }
 

@@ -301,3 +301,35 @@ fn a_server_refuses_modes_that_it_does_not_offer() {
     };
     assert!(text.contains("mode 3"), "{text}");
 }
+
+/// Messages that are too old before they are sent hold up neither the senders behind them nor the end.
+#[test]
+fn what_is_too_old_holds_nothing_up() {
+    let transport = TransportConfig {
+        idle_timeout: Duration::from_secs(5),
+        deadline: Duration::from_secs(60),
+        ..TransportConfig::default()
+    };
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let trust = Trust::fingerprint(identity.fingerprint());
+    let server = Endpoint::builder()
+        .bind("127.0.0.1:0".parse().unwrap())
+        .server(ServerOptions::new(identity).transport(transport.clone()).modes([Mode::Btp]))
+        .start()
+        .unwrap();
+    // What goes wrong is a matter of moments: many rounds, each of some milliseconds.
+    for round in 0..150 {
+        let client = Endpoint::builder().start().unwrap();
+        let options = ClientOptions::new(trust.clone()).transport(transport.clone());
+        let near = client.connect(server.local_addr(), "localhost", options.mode(Mode::Btp));
+        let near = near.wait_for(LIMIT).unwrap().unwrap();
+        let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+        near.send("in time").wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!(far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap(), "in time");
+        for _ in 0..[200, 20, 3, 60][round % 4] {
+            let late = near.send_within(vec![1; 50_000], Duration::from_micros(1));
+            late.wait_for(LIMIT).unwrap().unwrap();
+        }
+        near.finish().wait_for(LIMIT).unwrap().unwrap();
+    }
+}

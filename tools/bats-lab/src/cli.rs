@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::model::BackendName;
+use crate::generate::Generate;
 use crate::protocol::echo::Carrier;
 use crate::settings::{Changes, Loss, Queue};
 use crate::units::{self, Both};
@@ -48,6 +49,9 @@ pub(crate) enum Command {
     Verify(VerifyOptions),
     /// Say what this machine can do
     Doctor(DoctorOptions),
+    /// Write the manual pages and the completions to a directory, for packages
+    #[command(hide = true)]
+    Generate(Generate),
     #[command(name = "__emulate", hide = true)]
     Emulate(EmulateOptions),
     #[command(name = "__tcp-sink", hide = true)]

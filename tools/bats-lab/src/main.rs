@@ -30,6 +30,7 @@ mod config;
 mod demo;
 mod doctor;
 mod emulator;
+mod generate;
 mod interrupt;
 mod lab;
 mod namespace;
@@ -106,6 +107,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Demo(options) => return demo::run(&home, &options),
         Command::Witness(options) => return demo::witnesses::run(&home, &options),
         Command::Doctor(options) => return doctor::run(&home, options.json),
+        Command::Generate(options) => options.run()?,
         Command::Emulate(options) => {
             let home = Home::at(options.home, options.unprivileged);
             interrupt::watch()?;

@@ -42,6 +42,12 @@ bats_error_t openbats_config_set_trusted_fingerprint(bats_config_handle_t config
                                                      const char* sha256);
 bats_error_t openbats_config_set_trusted_authorities(bats_config_handle_t config,
                                                      const char* pem_file);
+/* Mode 12: messages as datagrams of QUIC (RFC 9221), each once or not at all, no longer than the
+ * ideal length. If only one end wants it, the connection fails and says so. */
+bats_error_t openbats_config_enable_quic_datagrams(bats_config_handle_t config, int enable);
+/* Modes 0, 3 and datagrams of mode 12: for how long, 1 to 3600000 ms, a message is worth something
+ * that was sent without a deadline of its own; 200 ms if nothing is said. */
+bats_error_t openbats_config_set_deadline(bats_config_handle_t config, int milliseconds);
 /* The fingerprint of the certificate that a server with this configuration shows. */
 size_t openbats_config_fingerprint(bats_config_handle_t config, char* buffer, size_t size);
 size_t openbats_config_describe(bats_config_handle_t config, char* buffer, size_t size);
@@ -62,6 +68,14 @@ uint16_t openbats_protocol_listen_port(bats_protocol_handle_t protocol);
 bats_error_t openbats_connection_set_callback(bats_connection_handle_t connection,
                                               bats_connection_callback_t callback,
                                               void* user_data, openbats_release_t release);
+/* As bats_connection_send_data, for a message that is worth something for 1 to 3600000 ms: modes 0,
+ * 3 and datagrams of mode 12 neither begin to send it nor repair it after that. Mode 11 sends at
+ * once, and the others deliver everything, however late. */
+bats_error_t openbats_connection_send_within(bats_connection_handle_t connection,
+                                             const unsigned char* data, int length,
+                                             int milliseconds);
+/* 1 if messages are compressed: both ends wanted it, by bats_config_enable_compression. */
+int openbats_connection_is_compressed(bats_connection_handle_t connection);
 /* Keeps the handle valid after the connection's end, until it is released as often. */
 bats_error_t openbats_connection_retain(bats_connection_handle_t connection);
 void openbats_connection_release(bats_connection_handle_t connection);

@@ -150,7 +150,8 @@ class BatsConfiguration {
 
   void SetKeyFile(const std::string& path) { bats_config_key_file(impl_->handle, path.c_str()); }
 
-  // Not available: falls back to none, with a warning in the log.
+  // Zstandard for each message, off by default. Both ends must want it: otherwise messages go as
+  // they are, with a warning in the log, and openbats::IsCompressed tells. Not in mode 11.
   void EnableCompression(bool enable) { bats_config_enable_compression(impl_->handle, enable); }
 
   // Always on, but for mode 11, plain UDP, which has none.
@@ -158,6 +159,18 @@ class BatsConfiguration {
 
   void SetFrameType(FrameType type) {
     bats_config_set_frame_type(impl_->handle, static_cast<bats_frame_type_t>(type));
+  }
+
+  // Beyond the original, mode 12: messages as datagrams of QUIC (RFC 9221), each once or not at all,
+  // no longer than the ideal length. If only one end wants it, the connection fails and says so.
+  void EnableQuicDatagrams(bool enable) {
+    openbats_config_enable_quic_datagrams(impl_->handle, enable);
+  }
+
+  // Beyond the original, modes 0, 3 and datagrams of mode 12: for how long, 1 to 3600000 ms, a
+  // message is worth something that was sent without a deadline of its own; 200 ms otherwise.
+  bool SetDeadline(int milliseconds) {
+    return openbats_config_set_deadline(impl_->handle, milliseconds) == bats_error_none;
   }
 
   // Beyond the original: whom a client believes. Anyone, unless one of these was called.

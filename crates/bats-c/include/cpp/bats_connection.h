@@ -225,6 +225,20 @@ inline Stats GetStats(const IBatsConnPtr& connection) {
   return stats;
 }
 
+// SendData for a message that is worth something for 1 to 3600000 ms: modes 0, 3 and datagrams of
+// mode 12 neither begin to send it nor repair it after that. Others deliver it, however late.
+inline bool SendWithin(const IBatsConnPtr& connection, const octet* data, int length,
+                       int milliseconds) {
+  detail::Release();
+  return openbats_connection_send_within(detail::HandleOf(connection), data, length,
+                                         milliseconds) == bats_error_none;
+}
+
+// Whether messages are compressed: both ends wanted it.
+inline bool IsCompressed(const IBatsConnPtr& connection) {
+  return openbats_connection_is_compressed(detail::HandleOf(connection)) != 0;
+}
+
 // Why a connection failed or ended.
 inline std::string GetError(const IBatsConnPtr& connection) {
   return detail::Text(openbats_connection_error, detail::HandleOf(connection));

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{copy_out, guard, guard_code, guard_quiet, text};
+use super::{copy_out, deadline, guard, guard_code, guard_quiet, text};
 use crate::config::{Believed, Config, Congestion};
 use crate::event::Failure;
 use crate::handles::{Handle, Table, new_id, to_handle};
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn bats_config_key_file(config: Handle, path: *const c_cha
     unsafe { change_text(config, path, set) };
 }
 
-/// Falls back to none, with a warning.
+/// Zstandard for each message, if both ends want it; else they go as they are, with a warning.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_enable_compression(config: Handle, enable: c_int) {
     change(config, |config| {
@@ -197,6 +197,25 @@ pub extern "C" fn bats_config_enable_encryption(config: Handle, enable: c_int) {
         config.encryption = enable != 0;
         Ok(())
     });
+}
+
+/// Mode 12: messages as datagrams (RFC 9221), each once or not at all. Both ends must want it.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_config_enable_quic_datagrams(config: Handle, enable: c_int) -> c_int {
+    change(config, |config| {
+        config.quic_datagrams = enable != 0;
+        Ok(())
+    })
+}
+
+/// Modes 0, 3 and datagrams of mode 12: for how many milliseconds, 1 to an hour, a message is worth
+/// something that was sent without a deadline of its own; 200 if nothing is said.
+#[unsafe(no_mangle)]
+pub extern "C" fn openbats_config_set_deadline(config: Handle, milliseconds: c_int) -> c_int {
+    change(config, |config| {
+        config.deadline = Some(deadline(milliseconds)?);
+        Ok(())
+    })
 }
 
 /// Kept for programs of the original: the mode alone decides what stands on the wire.

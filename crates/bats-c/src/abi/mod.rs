@@ -8,6 +8,7 @@ mod protocol;
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 pub use config::*;
 pub use connection::*;
@@ -48,6 +49,20 @@ unsafe fn text(text: *const c_char) -> Result<Option<String>, Failure> {
     match text.to_str() {
         Ok(text) => Ok(Some(text.to_owned())),
         Err(_) => Err(Failure::invalid("a text that is not UTF-8")),
+    }
+}
+
+/// The longest deadline that is kept.
+const MAX_DEADLINE_MS: c_int = 3_600_000;
+
+/// A deadline given in milliseconds.
+fn deadline(milliseconds: c_int) -> Result<Duration, Failure> {
+    let wrong = || {
+        Failure::invalid(format!("a deadline of {milliseconds} ms is not 1 to {MAX_DEADLINE_MS}"))
+    };
+    match u64::try_from(milliseconds) {
+        Ok(ms) if (1..=MAX_DEADLINE_MS).contains(&milliseconds) => Ok(Duration::from_millis(ms)),
+        _ => Err(wrong()),
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod udp;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use openbats::{CloseReason, ConnectionStats, Mode, RecvError, SendError};
@@ -14,6 +15,8 @@ use crate::event::{Code, Failure};
 const MOST_IDEAL: u32 = 150_000;
 /// Symbols in a message of the ideal length: calls cost little beside so many packets.
 const SYMBOLS_PER_MESSAGE: u32 = 100;
+/// What a datagram of QUIC holds on every path, and more than programs of the original need.
+const LEAST_DATAGRAM: u32 = 1_024;
 /// Octets of a packet that are not message data.
 const PACKET_OVERHEAD: u32 = 64;
 
@@ -87,11 +90,21 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    pub(crate) fn try_send(&self, message: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn try_send(
+        &self,
+        message: &[u8],
+        deadline: Option<Duration>,
+    ) -> Result<(), Refusal> {
         match self {
             Self::Bats(connection) => {
-                connection.try_send(Bytes::copy_from_slice(message)).map_err(refusal)
+                let message = Bytes::copy_from_slice(message);
+                match deadline {
+                    Some(deadline) => connection.try_send_within(message, deadline),
+                    None => connection.try_send(message),
+                }
+                .map_err(refusal)
             }
+            // It leaves now or never.
             Self::Udp(udp) => udp.try_send(message),
         }
     }
@@ -112,7 +125,14 @@ impl Link {
     /// Whether what is sent arrives, and the sender learns that it has.
     pub(crate) fn is_reliable(&self) -> bool {
         match self {
-            Self::Bats(connection) => connection.mode().is_reliable(),
+            Self::Bats(connection) => connection.is_reliable(),
+            Self::Udp(_) => false,
+        }
+    }
+
+    pub(crate) fn is_compressed(&self) -> bool {
+        match self {
+            Self::Bats(connection) => connection.is_compressed(),
             Self::Udp(_) => false,
         }
     }
@@ -194,6 +214,13 @@ impl Link {
     pub(crate) fn ideal_length(&self) -> u32 {
         match self {
             Self::Bats(connection) if connection.mode() == Mode::Tcp => MOST_IDEAL,
+            // A datagram of QUIC holds no more.
+            Self::Bats(connection)
+                if connection.mode() == Mode::Quic && !connection.is_reliable() =>
+            {
+                let longest = connection.longest_message().and_then(|len| u32::try_from(len).ok());
+                longest.unwrap_or(LEAST_DATAGRAM).clamp(LEAST_DATAGRAM, MOST_IDEAL)
+            }
             Self::Bats(connection) => ideal_length(connection.stats().path_mtu),
             Self::Udp(udp) => udp.ideal_length(),
         }

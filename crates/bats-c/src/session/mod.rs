@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -214,7 +215,7 @@ impl Session {
         lock(&self.callback).is_some()
     }
 
-    pub(crate) fn send(&self, message: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn send(&self, message: &[u8], deadline: Option<Duration>) -> Result<(), Failure> {
         let guard = self.link.read().unwrap_or_else(PoisonError::into_inner);
         let Some(link) = guard.as_ref().filter(|_| self.state.load(Ordering::SeqCst) == OPEN)
         else {
@@ -224,7 +225,7 @@ impl Session {
             };
             return Err(Failure::new(Code::ConnectionClosed, text));
         };
-        let result = link.try_send(message);
+        let result = link.try_send(message, deadline);
         drop(guard);
         match result {
             Ok(()) => {
@@ -249,6 +250,10 @@ impl Session {
 
     pub(crate) fn is_writable(&self) -> bool {
         self.state.load(Ordering::SeqCst) == OPEN && !self.refused.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.link().is_some_and(|link| link.is_compressed())
     }
 
     pub(crate) fn ideal_length(&self) -> u32 {

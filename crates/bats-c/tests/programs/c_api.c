@@ -106,11 +106,18 @@ int main(void) {
   bats_config_set_timeout(config, 20);
   bats_config_set_local_addr(config, "127.0.0.1");
   bats_config_set_local_port(config, 0);
+  bats_config_set_cc(config, (bats_congestion_control_t)99);
+  char fallen[400];
+  CHECK(openbats_config_describe(config, fallen, sizeof fallen) < sizeof fallen);
+  CHECK(strstr(fallen, "control Bbr") != NULL); /* falls back */
   bats_config_set_cc(config, bats_cc_gcc);
   bats_config_cert_file(config, "server.crt");
   bats_config_key_file(config, "server.key");
-  bats_config_enable_compression(config, 0);
+  bats_config_enable_compression(config, 1);
   bats_config_enable_encryption(config, 1);
+  CHECK(openbats_config_set_deadline(config, 0) == bats_error_invalid_param);
+  CHECK(openbats_config_set_deadline(config, 500) == bats_error_none);
+  CHECK(openbats_config_enable_quic_datagrams(config, 0) == bats_error_none);
   bats_config_set_frame_type(config, bats_frame_header_v1);
   char text[400];
   CHECK(openbats_config_describe(config, text, sizeof text) < sizeof text);
@@ -136,6 +143,12 @@ int main(void) {
   CHECK(bats_connection_send_data(client_connection, (const unsigned char*)"hello", 5) ==
         bats_error_none);
   await(&echoed, 1);
+  CHECK(openbats_connection_send_within(client_connection, (const unsigned char*)"hello", 5,
+                                        1000) == bats_error_none);
+  await(&echoed, 2);
+  CHECK(openbats_connection_send_within(client_connection, (const unsigned char*)"hello", 5, 0) ==
+        bats_error_invalid_param);
+  CHECK(openbats_connection_is_compressed(client_connection) == 1);
   CHECK(bats_connection_send_data(client_connection, NULL, 5) == bats_error_invalid_param);
   CHECK(bats_connection_send_file(client_connection, "/nowhere") == bats_error_send_failed);
   CHECK(strstr(openbats_last_error(), "/nowhere") != NULL);
@@ -153,7 +166,7 @@ int main(void) {
   room.stats.size = sizeof room.stats + 8; /* a newer one's */
   CHECK(openbats_connection_stats(client_connection, &room.stats) == bats_error_none);
   CHECK(room.stats.size == sizeof room.stats && room.guard[0] == 0xaa);
-  CHECK(room.stats.messages_sent == 1 && room.stats.messages_received == 1);
+  CHECK(room.stats.messages_sent == 2 && room.stats.messages_received == 2);
 
   /* The callback gives its pointer back when another takes its place. */
   CHECK(openbats_connection_set_callback(client_connection, on_nothing, &released, on_release) ==

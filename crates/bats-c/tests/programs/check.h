@@ -181,7 +181,11 @@ class Server {
  public:
   Server(IOContext& context, int mode, Recorder& recorder, int timeout_ms = 30000,
          uint16_t port = 0)
-      : protocol_(std::make_unique<BatsProtocol>(context, Config(mode, timeout_ms))) {
+      : Server(context, Config(mode, timeout_ms), recorder, port) {}
+
+  Server(IOContext& context, const BatsConfiguration& config, Recorder& recorder,
+         uint16_t port = 0)
+      : protocol_(std::make_unique<BatsProtocol>(context, config)) {
     protocol_->StartListen(
         "127.0.0.1", port,
         [this, &recorder](const IBatsConnPtr& connection, const BatsListenEvent& event, void*) {

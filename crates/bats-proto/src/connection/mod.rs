@@ -28,7 +28,7 @@ use bats_types::Timestamp;
 use bytes::Bytes;
 use rand_chacha::ChaCha8Rng;
 
-use crate::config::{Mode, TransportConfig};
+use crate::config::{Mode, PeerLimits, TransportConfig};
 use crate::congestion::{Controller, Pacer};
 use crate::error::{CloseReason, SendError};
 use crate::event::Event;
@@ -321,6 +321,14 @@ impl Connection {
 
     pub(crate) fn mode(&self) -> Option<Mode> {
         self.mode
+    }
+
+    pub(crate) fn peer_limits(&self) -> Option<PeerLimits> {
+        let streams = self.streams.as_ref()?;
+        Some(PeerLimits {
+            max_message_size: streams.peer_max_message,
+            application: streams.peer_application,
+        })
     }
 
     pub(crate) fn peer_fingerprint(&self) -> Option<[u8; 32]> {

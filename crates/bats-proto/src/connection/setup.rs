@@ -98,6 +98,7 @@ pub(crate) fn local_parameters(config: &TransportConfig, code_seed: u64) -> Tran
         window_cap: WINDOW_CAP,
         code_seed,
         max_udp_payload: config.max_udp_payload,
+        application: config.application,
         ..TransportParameters::default()
     }
 }
@@ -335,6 +336,7 @@ impl Connection {
             incoming,
             inbox: Inbox::default(),
             peer_max_message: peer.max_message_size as usize,
+            peer_application: peer.application,
             max_symbol_size,
         }
     }

@@ -26,6 +26,8 @@ pub(super) struct Streams {
     pub(super) inbox: Inbox,
     /// Largest message that the peer accepts.
     pub(super) peer_max_message: usize,
+    /// What the peer's upper layer said.
+    pub(super) peer_application: u8,
     /// Largest symbol that both ends agreed on.
     pub(super) max_symbol_size: usize,
 }

@@ -81,10 +81,21 @@ impl Connection {
         if let Some(transmit) = self.poll_challenge(now, buffer) {
             return Some(transmit);
         }
-        self.poll_control(now, buffer, &mut carriage)
+        let had_end = self.control.end;
+        let segment_size = self
+            .poll_control(now, buffer, &mut carriage)
             .or_else(|| self.poll_mtu_probe(now, buffer))
             .or_else(|| self.poll_data(now, buffer, &mut carriage))
-            .map(|segment_size| self.transmit(now, buffer, segment_size))
+            .or_else(|| {
+                // The last messages were too old to be sent: the end must not wait for others.
+                let is_new = self.control.end && !had_end;
+                is_new.then(|| self.poll_control(now, buffer, &mut carriage)).flatten()
+            });
+        if segment_size.is_none() && self.writable_wanted {
+            // What was too old has made room, and no acknowledgement will tell.
+            self.update_application();
+        }
+        segment_size.map(|segment_size| self.transmit(now, buffer, segment_size))
     }
 
     pub(super) fn transmit(

@@ -13,7 +13,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 use rustc_hash::FxHashMap;
 
-use crate::config::{ClientConfig, EndpointConfig, Mode, ServerConfig, TransportConfig};
+use crate::config::{
+    ClientConfig, EndpointConfig, Mode, PeerLimits, ServerConfig, TransportConfig,
+};
 use crate::connection::{Connection, Role, Setup, local_parameters};
 use crate::error::{ConnectError, SendError};
 use crate::event::Event;
@@ -570,6 +572,11 @@ impl Endpoint {
     /// The mode of a connection, once it is established.
     pub fn mode(&self, handle: ConnectionHandle) -> Option<Mode> {
         self.connections.get(&handle)?.mode()
+    }
+
+    /// What the peer said of itself, once it is known.
+    pub fn peer_limits(&self, handle: ConnectionHandle) -> Option<PeerLimits> {
+        self.connections.get(&handle)?.peer_limits()
     }
 
     /// SHA-256 of the peer's end-entity certificate, if it showed one.

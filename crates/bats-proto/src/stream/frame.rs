@@ -64,6 +64,8 @@ pub(super) struct Hello {
     pub(super) credit: u64,
     /// Silence in milliseconds after which this side gives up.
     pub(super) idle_ms: u64,
+    /// Bits of the layer above; without any they are not sent, which older versions do not know.
+    pub(super) application: u8,
 }
 
 /// Sums since the beginning: what has arrived, and up to where the peer may send.
@@ -151,10 +153,14 @@ impl Control {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hello(hello) => {
-                put_header(out, HELLO, HELLO_LEN);
+                let says_more = hello.application != 0;
+                put_header(out, HELLO, HELLO_LEN + usize::from(says_more));
                 out.push(VERSION);
                 for number in [hello.max_message, hello.credit, hello.idle_ms] {
                     out.extend_from_slice(&number.to_be_bytes());
+                }
+                if says_more {
+                    out.push(hello.application);
                 }
             }
             Self::Receipt(receipt) => {
@@ -199,7 +205,8 @@ impl Control {
                     return Err(FrameError::Version(payload[0]));
                 }
                 let [max_message, credit, idle_ms] = numbers(&payload[1..])?;
-                Ok(Self::Hello(Hello { max_message, credit, idle_ms }))
+                let application = payload.get(HELLO_LEN).copied().unwrap_or_default();
+                Ok(Self::Hello(Hello { max_message, credit, idle_ms, application }))
             }
             (RECEIPT, RECEIPT_LEN) => {
                 let [units, octets, credit] = numbers(payload)?;
@@ -238,9 +245,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decoding_inverts_encoding(a: u64, b: u64, c: u64, reason in "\\PC{0,300}") {
+        fn decoding_inverts_encoding(a: u64, b: u64, c: u64, application: u8, reason in "\\PC{0,300}") {
             for control in [
-                Control::Hello(Hello { max_message: a, credit: b, idle_ms: c }),
+                Control::Hello(Hello { max_message: a, credit: b, idle_ms: c, application }),
                 Control::Receipt(Receipt { units: a, octets: b, credit: c }),
                 Control::Finish,
                 Control::Ping,

@@ -7,7 +7,7 @@ use bats_types::Timestamp;
 use bytes::Bytes;
 
 use super::frame::{self, Control, HEADER_LEN, Hello, Kind, MAX_PART, MESSAGE_COST, Receipt, cost};
-use crate::config::TransportConfig;
+use crate::config::{PeerLimits, TransportConfig};
 use crate::connection::{max_message, receive_budget};
 use crate::error::{CloseReason, SendError};
 use crate::event::Event;
@@ -100,6 +100,8 @@ pub struct Session {
     send_budget: u64,
     idle_timeout: Duration,
     keep_alive: Option<Duration>,
+    /// What the layer above tells its counterpart.
+    application: u8,
     state: State,
     peer: Hello,
     expect: Expect,
@@ -136,7 +138,8 @@ impl Session {
             idle_timeout: config.idle_timeout,
             keep_alive: config.keep_alive,
             state: State::Greeting,
-            peer: Hello { max_message: 0, credit: 0, idle_ms: 0 },
+            application: config.application,
+            peer: Hello { max_message: 0, credit: 0, idle_ms: 0, application: 0 },
             expect: Expect::START,
             outgoing: Outgoing::default(),
             incoming,
@@ -166,6 +169,13 @@ impl Session {
     /// Silence after which the connection ends, as both sides have it.
     pub fn idle_timeout(&self) -> Duration {
         self.idle_timeout
+    }
+
+    /// What the peer said of itself, once it has greeted.
+    pub fn peer_limits(&self) -> Option<PeerLimits> {
+        let max_message_size = usize::try_from(self.peer.max_message).unwrap_or(usize::MAX);
+        let limits = PeerLimits { max_message_size, application: self.peer.application };
+        self.established.map(|_| limits)
     }
 
     /// The rule that the peer broke, if that ended the connection and it was not told yet.
@@ -255,6 +265,11 @@ impl Session {
     /// is no reason for a timer.
     fn has_unreported(&self) -> bool {
         self.incoming.told.octets != self.incoming.octets && !self.receipt_due
+    }
+
+    /// The peer was heard of beside the stream.
+    pub fn on_heard(&mut self, now: Timestamp) {
+        self.heard_at = self.heard_at.max(now);
     }
 
     /// The stream has ended or broken, which says nothing of the peer's intent.
@@ -389,7 +404,8 @@ impl Session {
             self.hello_due = false;
             let idle_ms = u64::try_from(self.idle_timeout.as_millis()).unwrap_or(u64::MAX);
             let max_message = self.max_message as u64;
-            let hello = Hello { max_message, credit: self.receive_budget, idle_ms };
+            let credit = self.receive_budget;
+            let hello = Hello { max_message, credit, idle_ms, application: self.application };
             Control::Hello(hello).encode(out);
         }
         match self.state {

@@ -50,8 +50,12 @@ fn frames(controls: &[Control]) -> Vec<u8> {
     octets
 }
 
-const HELLO: Control =
-    Control::Hello(Hello { max_message: 1 << 20, credit: 1 << 20, idle_ms: 30_000 });
+const HELLO: Control = Control::Hello(Hello {
+    max_message: 1 << 20,
+    credit: 1 << 20,
+    idle_ms: 30_000,
+    application: 0,
+});
 
 /// A server that was greeted by hand.
 fn greeted() -> Session {

@@ -44,6 +44,8 @@ pub struct TransportParameters {
     pub connection_id: [u8; 4],
     /// This end takes and sends reports about batches of carried flows.
     pub batch_ranks: bool,
+    /// Bits of the layer above, without a meaning here.
+    pub application: u8,
     /// Server: destination of the client's very first packet, so that a forged retry shows.
     pub original_destination: Option<[u8; 8]>,
     /// Server: octets of early data that it takes of a connection, copies included; 0 for none. The
@@ -64,6 +66,7 @@ impl Default for TransportParameters {
             max_udp_payload: 1_472,
             connection_id: [0; 4],
             batch_ranks: false,
+            application: 0,
             original_destination: None,
             early_limit: 0,
         }
@@ -106,6 +109,9 @@ impl TransportParameters {
         if self.early_limit > 0 {
             put(12, &self.early_limit.to_be_bytes());
         }
+        if self.application != 0 {
+            put(16, &[self.application]);
+        }
         put(1_000 + u64::from(grease), &[grease; 3]);
         let written = writer.written();
         buffer.truncate(written);
@@ -136,6 +142,7 @@ impl TransportParameters {
                 10 => parameters.original_destination = Some(value.array()?),
                 11 => parameters.batch_ranks = true,
                 12 => parameters.early_limit = u64::from_be_bytes(value.array()?),
+                16 => parameters.application = value.u8()?,
                 _ => continue,
             }
             if !value.is_empty() {
@@ -172,12 +179,12 @@ mod tests {
         fn decoding_inverts_encoding(mode: u8, message in 0_u64..1 << 40, symbol in 64_u16..8896,
                 credit in 0_u64..1 << 40, idle in 100_u64..1 << 30, cap in 16_u16..512, seed: u64,
                 cid: [u8; 4], original: Option<[u8; 8]>, batch_ranks: bool,
-                early_limit: u64, grease: u8) {
+                application: u8, early_limit: u64, grease: u8) {
             let parameters = TransportParameters {
                 mode, max_message_size: message, max_symbol_size: symbol, initial_credit: credit,
                 idle_timeout: Duration::from_millis(idle), window_cap: cap, code_seed: seed,
                 max_udp_payload: 1_472, connection_id: cid, batch_ranks,
-                original_destination: original, early_limit,
+                application, original_destination: original, early_limit,
             };
             prop_assert_eq!(TransportParameters::decode(&parameters.encode(grease)), Some(parameters));
         }

@@ -27,9 +27,19 @@ LINGER = 10.0
 class Connection(ConnectionBase):
     """Messages to and from one peer: in order, each exactly once. Usable from several threads."""
 
-    def send(self, data: BytesLike, timeout: Optional[float] = None) -> None:
-        """Hands a message over; returns when there is room for it, not when it has arrived."""
-        self._native.send(as_bytes(data)).wait(timeout)
+    def send(
+        self,
+        data: BytesLike,
+        timeout: Optional[float] = None,
+        *,
+        deadline: Optional[float] = None,
+    ) -> None:
+        """Hands a message over; returns when there is room for it, not when it has arrived.
+
+        ``deadline`` says for how many seconds, an hour at most, the message is worth something:
+        modes btp, transparent and datagrams of quic do not begin to send it after that. Reliable
+        modes deliver it, however late."""
+        self._native.send(as_bytes(data), deadline).wait(timeout)
 
     def recv(self, timeout: Optional[float] = None) -> Optional[bytes]:
         """The next message, or ``None`` after the peer's last."""
@@ -138,14 +148,22 @@ def connect(
     idle_timeout: float = 30.0,
     keep_alive: Optional[float] = None,
     max_message_size: Optional[int] = None,
+    compression: Optional[int] = None,
+    quic_datagrams: bool = False,
     local: Optional[Tuple[str, int]] = None,
     timeout: Optional[float] = None,
 ) -> Connection:
     """Connects to a server. In modes btp and transparent a message that waits longer than
-    ``deadline`` (seconds) is not sent."""
+    ``deadline`` (seconds) is not sent.
+
+    ``compression`` is a level of Zstandard, 1 to 19, for each message; ``quic_datagrams`` has the
+    messages of mode quic go as datagrams, each once or not at all. Both ends must want it: messages
+    are sent as they are otherwise (``Connection.is_compressed``), and without agreement on
+    datagrams the connection fails."""
     believed = trust(fingerprint, authorities, insecure)
     chosen = options(
-        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size
+        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
+        compression, quic_datagrams,
     )
     found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     address = found[0][4]
@@ -168,9 +186,12 @@ def listen(
     idle_timeout: float = 30.0,
     keep_alive: Optional[float] = None,
     max_message_size: Optional[int] = None,
+    compression: Optional[int] = None,
+    quic_datagrams: bool = False,
 ) -> Listener:
     """Listens; without certificate and key a certificate is made."""
     chosen = options(
-        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size
+        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
+        compression, quic_datagrams,
     )
     return Listener(_native.Endpoint.server((local_ip(host), port), identity(cert, key), chosen))

@@ -49,6 +49,8 @@ def options(
     idle_timeout: float,
     keep_alive: Optional[float],
     max_message_size: Optional[int],
+    compression: Optional[int],
+    quic_datagrams: bool,
 ) -> dict:
     return {
         "mode": mode_number(mode),
@@ -59,6 +61,8 @@ def options(
         "idle_timeout": idle_timeout,
         "keep_alive": keep_alive,
         "max_message_size": max_message_size,
+        "compression": compression,
+        "quic_datagrams": quic_datagrams,
     }
 
 
@@ -173,10 +177,25 @@ class ConnectionBase:
         return next(name for name, known in MODES.items() if known == number)
 
     def _needs_reliability(self) -> None:
-        if self.mode not in ("brtp", "brctp", "tcp", "quic"):
+        if not self.is_reliable:
             raise _native.UnsupportedMode(
                 f"files are not available in mode {self.mode}; use 'brtp', 'brctp', 'tcp' or 'quic'"
             )
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether what is sent arrives, or the connection ends."""
+        return self._native.is_reliable()
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether messages are compressed: both ends wanted it."""
+        return self._native.is_compressed()
+
+    @property
+    def longest_message(self) -> Optional[int]:
+        """Bytes of the longest message that may be sent now, if the mode knows."""
+        return self._native.longest_message()
 
     @property
     def remote_address(self) -> Tuple[str, int]:

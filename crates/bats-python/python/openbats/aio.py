@@ -88,9 +88,11 @@ async def _run(operation: "_native.Operation") -> Any:
 class Connection(ConnectionBase):
     """Messages to and from one peer: in order, each exactly once."""
 
-    async def send(self, data: BytesLike) -> None:
-        """Hands a message over; done when there is room for it, not when it has arrived."""
-        await _run(self._native.send(as_bytes(data)))
+    async def send(self, data: BytesLike, *, deadline: Optional[float] = None) -> None:
+        """Hands a message over; done when there is room for it, not when it has arrived.
+
+        ``deadline`` is as in ``openbats.Connection.send``."""
+        await _run(self._native.send(as_bytes(data), deadline))
 
     async def recv(self) -> Optional[bytes]:
         """The next message, or ``None`` after the peer's last."""
@@ -222,12 +224,15 @@ def connect(
     idle_timeout: float = 30.0,
     keep_alive: Optional[float] = None,
     max_message_size: Optional[int] = None,
+    compression: Optional[int] = None,
+    quic_datagrams: bool = False,
     local: Optional[Tuple[str, int]] = None,
 ) -> "_Begun[Connection]":
     """Connects to a server: to be awaited, or entered with ``async with``."""
     believed = trust(fingerprint, authorities, insecure)
     chosen = options(
-        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size
+        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
+        compression, quic_datagrams,
     )
 
     async def make() -> Connection:
@@ -255,10 +260,13 @@ def listen(
     idle_timeout: float = 30.0,
     keep_alive: Optional[float] = None,
     max_message_size: Optional[int] = None,
+    compression: Optional[int] = None,
+    quic_datagrams: bool = False,
 ) -> "_Begun[Listener]":
     """Listens: to be awaited, or entered with ``async with``."""
     chosen = options(
-        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size
+        mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
+        compression, quic_datagrams,
     )
     files = identity(cert, key)
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bats_proto::{
     ClientConfig, CloseReason, ConnectError, ConnectionHandle, ConnectionStats, EndpointStats,
-    Event, Input, Mode, SendError, Timestamp, Transmit,
+    Event, Input, Mode, PeerLimits, SendError, Timestamp, Transmit,
 };
 use bytes::Bytes;
 
@@ -21,6 +21,9 @@ use bytes::Bytes;
 pub(crate) use quic::Quic;
 pub(crate) use tcp::{Listener, Tcp};
 pub(crate) use udp::Udp;
+
+/// Why the option is refused in other modes.
+pub(crate) const DATAGRAMS_OF_QUIC: &str = "datagrams are an option of mode 12 (QUIC) alone";
 
 /// Names a connection of an endpoint; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +75,7 @@ impl Carriers {
         remote: SocketAddr,
         server_name: &str,
         config: ClientConfig,
+        has_datagrams: bool,
     ) -> Result<Handle, ConnectError> {
         if self.udp.is_server() && !matches!(config.transport.mode, Mode::Udp | Mode::Tcp) {
             let text = "an endpoint that serves mode 11 (UDP) takes every datagram for a message";
@@ -80,6 +84,9 @@ impl Carriers {
         if config.transport.early_data && !config.transport.mode.is_own() {
             let text = "only mode 0 (BTP) has early data";
             return Err(ConnectError::Configuration(text.to_owned()));
+        }
+        if has_datagrams && config.transport.mode != Mode::Quic {
+            return Err(ConnectError::Configuration(DATAGRAMS_OF_QUIC.to_owned()));
         }
         match config.transport.mode {
             Mode::Udp => self.udp.connect(now, remote, &config).map(Handle::Udp),
@@ -90,7 +97,10 @@ impl Carriers {
             }
             Mode::Tcp => self.tcp.connect(now, remote, server_name, &config).map(Handle::Tcp),
             #[cfg(feature = "quic")]
-            Mode::Quic => self.quic.connect(now, remote, server_name, &config).map(Handle::Quic),
+            Mode::Quic => self
+                .quic
+                .connect(now, remote, server_name, &config, has_datagrams)
+                .map(Handle::Quic),
             _ => self.packets.connect(now, remote, server_name, config).map(Handle::Packets),
         }
     }
@@ -160,7 +170,7 @@ impl Carriers {
             Handle::Tcp(id) => self.tcp.send(id, message),
             Handle::Udp(id) => self.udp.send(now, id, message, None),
             #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.send(id, message),
+            Handle::Quic(id) => self.quic.send(now, id, message, None),
         }
     }
 
@@ -177,7 +187,7 @@ impl Carriers {
             Handle::Tcp(id) => self.tcp.send(id, message),
             Handle::Udp(id) => self.udp.send(now, id, message, Some(deadline)),
             #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.send(id, message),
+            Handle::Quic(id) => self.quic.send(now, id, message, Some(deadline)),
         }
     }
 
@@ -208,7 +218,7 @@ impl Carriers {
             // Nothing says that a peer has finished.
             Handle::Udp(_) => false,
             #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.session(id).is_some_and(|session| session.is_finished()),
+            Handle::Quic(id) => self.quic.is_finished(id),
         }
     }
 
@@ -220,9 +230,7 @@ impl Carriers {
             }
             Handle::Udp(id) => self.udp.is_all_sent(id),
             #[cfg(feature = "quic")]
-            Handle::Quic(id) => {
-                self.quic.session(id).is_some_and(|session| session.is_all_acknowledged())
-            }
+            Handle::Quic(id) => self.quic.is_all_acknowledged(id),
         }
     }
 
@@ -279,6 +287,36 @@ impl Carriers {
             Handle::Udp(_) => Some(Mode::Udp),
             #[cfg(feature = "quic")]
             Handle::Quic(_) => Some(Mode::Quic),
+        }
+    }
+
+    pub(crate) fn peer_limits(&self, handle: Handle) -> Option<PeerLimits> {
+        match handle {
+            Handle::Packets(handle) => self.packets.peer_limits(handle),
+            Handle::Tcp(id) => self.tcp.session(id)?.peer_limits(),
+            Handle::Udp(_) => None,
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.peer_limits(id),
+        }
+    }
+
+    /// Whether what is sent arrives, or the connection ends.
+    pub(crate) fn is_reliable(&self, handle: Handle) -> bool {
+        let is_reliable = self.mode(handle).is_some_and(Mode::is_reliable);
+        is_reliable && self.longest_datagram(handle).is_none()
+    }
+
+    /// Octets of the longest message that may be sent now, where there is such a limit.
+    pub(crate) fn longest_message(&self, handle: Handle) -> Option<usize> {
+        let of_peer = self.peer_limits(handle).map(|peer| peer.max_message_size);
+        [of_peer, self.longest_datagram(handle)].into_iter().flatten().min()
+    }
+
+    fn longest_datagram(&self, handle: Handle) -> Option<usize> {
+        match handle {
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.longest_datagram(id),
+            _ => None,
         }
     }
 

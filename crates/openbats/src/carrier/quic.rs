@@ -1,20 +1,22 @@
 //! Mode 12: connections over QUIC, by `quinn-proto` on the endpoint's own socket and thread.
 //!
 //! The messages go over one stream of a connection, framed as over TCP; streams keep no boundaries
-//! of their own. QUIC's packets are told from ours by their version, and short ones by a mark in the
+//! of their own. As an option they go as datagrams (RFC 9221) instead. QUIC's packets are told from ours by their version, and short ones by a mark in the
 //! connection IDs that this end chooses.
 
 mod connection;
+mod datagrams;
 mod ids;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bats_proto::stream::Session;
 use bats_proto::{
-    ClientConfig, ConnectError, ConnectionStats, Event, Received, SendError, ServerConfig,
-    Timestamp, Transmit, TransportConfig,
+    ClientConfig, ConnectError, ConnectionStats, Event, PeerLimits, Received, SendError,
+    ServerConfig, Timestamp, Transmit, TransportConfig,
 };
 use bytes::{Bytes, BytesMut};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -24,6 +26,7 @@ use quinn_proto::{
 
 use crate::clock::Clock;
 use connection::Connection;
+use datagrams::Datagrams;
 use ids::{Ids, MARKED_LEN};
 
 /// Tells two peers of this framing from other users of QUIC.
@@ -37,9 +40,13 @@ const MAX_ANSWERS: usize = 64;
 /// Octets of a stream under way: 1 Gbit/s at 128 ms.
 const WINDOW: u32 = 16 << 20;
 
+/// Octets of datagrams that QUIC holds: they are taken after each packet.
+const RECEIVED: usize = 256 << 10;
+
 /// What a server's connections have in common.
 struct Server {
     transport: Arc<TransportConfig>,
+    has_datagrams: bool,
     retry_threshold: usize,
     max_connections: usize,
 }
@@ -81,7 +88,7 @@ fn unusable(error: impl std::fmt::Display) -> ConnectError {
 }
 
 /// The transport of QUIC as the common options want it.
-fn transport(config: &TransportConfig) -> Arc<quinn_proto::TransportConfig> {
+fn transport(config: &TransportConfig, has_datagrams: bool) -> Arc<quinn_proto::TransportConfig> {
     let mut transport = quinn_proto::TransportConfig::default();
     let window = u32::try_from(config.receive_budget).unwrap_or(u32::MAX).clamp(1 << 16, WINDOW);
     transport
@@ -93,7 +100,8 @@ fn transport(config: &TransportConfig) -> Arc<quinn_proto::TransportConfig> {
         // A silence longer than QUIC can say is none.
         .max_idle_timeout(config.idle_timeout.try_into().ok())
         .keep_alive_interval(config.keep_alive)
-        .datagram_receive_buffer_size(None);
+        .datagram_receive_buffer_size(has_datagrams.then_some(RECEIVED))
+        .datagram_send_buffer_size(datagrams::BELOW);
     let mut discovery = quinn_proto::MtuDiscoveryConfig::default();
     discovery.upper_bound(config.max_udp_payload);
     transport.mtu_discovery_config(Some(discovery));
@@ -115,6 +123,7 @@ impl Quic {
         clock: Clock,
         seed: [u8; 32],
         server: Option<&ServerConfig>,
+        has_datagrams: bool,
     ) -> Result<Self, ConnectError> {
         let ids = Ids::new(seed);
         let mut config = EndpointConfig::default();
@@ -126,7 +135,7 @@ impl Quic {
                 let tls = bats_proto::crypto::tls_server(server, ALPN)?;
                 let crypto = QuicServerConfig::try_from(tls).map_err(unusable)?;
                 let mut config = quinn_proto::ServerConfig::with_crypto(Arc::new(crypto));
-                config.transport_config(transport(&server.transport));
+                config.transport_config(transport(&server.transport, has_datagrams));
                 Some(Arc::new(config))
             }
             None => None,
@@ -138,6 +147,7 @@ impl Quic {
             ids,
             server: server.map(|server| Server {
                 transport: server.transport.clone(),
+                has_datagrams,
                 retry_threshold: server.retry_threshold,
                 max_connections: server.max_connections,
             }),
@@ -184,17 +194,20 @@ impl Quic {
         remote: SocketAddr,
         server_name: &str,
         config: &ClientConfig,
+        has_datagrams: bool,
     ) -> Result<u64, ConnectError> {
         // The name is judged here: QUIC would take it for its own fault.
         let (tls, _) = bats_proto::crypto::tls_client(config, server_name, ALPN)?;
         let crypto = QuicClientConfig::try_from(tls).map_err(unusable)?;
         let mut client = quinn_proto::ClientConfig::new(Arc::new(crypto));
-        client.transport_config(transport(&config.transport));
+        client.transport_config(transport(&config.transport, has_datagrams));
         let at = self.clock.instant(now);
-        let (handle, quic) =
+        let (handle, mut quic) =
             self.endpoint.connect(at, client, remote, server_name).map_err(unusable)?;
         let session = Session::new(now, true, &config.transport);
-        Ok(self.insert(handle, Connection::new(handle, quic, session, remote, false)))
+        let datagrams = has_datagrams.then(|| Datagrams::new(&config.transport, &mut quic));
+        let connection = Connection::new(handle, quic, session, datagrams, remote, false);
+        Ok(self.insert(handle, connection))
     }
 
     fn insert(&mut self, handle: ConnectionHandle, connection: Connection) -> u64 {
@@ -254,13 +267,16 @@ impl Quic {
             }
             return;
         }
-        let (remote, session) =
-            (incoming.remote_address(), Session::new(now, false, &server.transport));
+        let (remote, transport) = (incoming.remote_address(), server.transport.clone());
+        let has_datagrams = server.has_datagrams;
         let at = self.clock.instant(now);
         match self.endpoint.accept(incoming, at, &mut answer, None) {
-            Ok((handle, quic)) => {
+            Ok((handle, mut quic)) => {
                 self.handshakes_started += 1;
-                self.insert(handle, Connection::new(handle, quic, session, remote, true));
+                let session = Session::new(now, false, &transport);
+                let datagrams = has_datagrams.then(|| Datagrams::new(&transport, &mut quic));
+                let connection = Connection::new(handle, quic, session, datagrams, remote, true);
+                self.insert(handle, connection);
             }
             Err(refused) => {
                 if let Some(transmit) = refused.response {
@@ -300,7 +316,7 @@ impl Quic {
                 continue;
             };
             connection.drive(now, at, &mut self.endpoint);
-            if let Some(event) = connection.session.pop_event() {
+            if let Some(event) = connection.pop_event() {
                 return Output::Event(id, event);
             }
             let most = (buffer.capacity() / usize::from(connection.quic.current_mtu()).max(1))
@@ -343,14 +359,20 @@ impl Quic {
         }
     }
 
-    fn with(&mut self, id: u64) -> Option<&mut Session> {
+    fn with(&mut self, id: u64) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(&id)?;
         self.dirty.insert(id);
-        Some(&mut connection.session)
+        Some(connection)
     }
 
-    pub(super) fn send(&mut self, id: u64, message: Bytes) -> Result<(), SendError> {
-        self.with(id).ok_or(SendError::Closed)?.send(message)
+    pub(super) fn send(
+        &mut self,
+        now: Timestamp,
+        id: u64,
+        message: Bytes,
+        deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
+        self.with(id).ok_or(SendError::Closed)?.send(now, message, deadline)
     }
 
     pub(super) fn finish(&mut self, id: u64) -> Result<(), SendError> {
@@ -368,8 +390,22 @@ impl Quic {
         }
     }
 
-    pub(super) fn session(&self, id: u64) -> Option<&Session> {
-        self.connections.get(&id).map(|connection| &connection.session)
+    pub(super) fn is_finished(&self, id: u64) -> bool {
+        self.connections.get(&id).is_some_and(Connection::is_finished)
+    }
+
+    pub(super) fn is_all_acknowledged(&self, id: u64) -> bool {
+        self.connections.get(&id).is_some_and(Connection::is_all_acknowledged)
+    }
+
+    pub(super) fn peer_limits(&self, id: u64) -> Option<PeerLimits> {
+        self.connections.get(&id)?.session.peer_limits()
+    }
+
+    /// Octets of the longest datagram that passes now, if messages go as such.
+    pub(super) fn longest_datagram(&self, id: u64) -> Option<usize> {
+        let datagrams = self.connections.get(&id)?.datagrams.as_ref()?;
+        Some(datagrams.longest().unwrap_or_default())
     }
 
     pub(super) fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {

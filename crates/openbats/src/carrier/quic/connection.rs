@@ -1,10 +1,10 @@
 //! One QUIC connection and the session on its stream.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bats_proto::stream::Session;
-use bats_proto::{CloseReason, ConnectionStats, Timestamp};
+use bats_proto::{CloseReason, ConnectionStats, SendError, Timestamp};
 use bytes::Bytes;
 use quinn_proto::{
     ConnectionError, ConnectionHandle, Dir, Event, ReadError, StreamEvent, StreamId, VarInt,
@@ -12,15 +12,23 @@ use quinn_proto::{
 };
 use rustls_pki_types::CertificateDer;
 
+use super::datagrams::Datagrams;
+
 /// Octets that are framed at a time.
 const FRAMED: usize = 64 << 10;
 /// The code by which a peer is told that it broke a rule; an application's codes stay below.
 const VIOLATION: VarInt = VarInt::MAX;
 
+/// What a peer is told, and the user, if only one of them wants datagrams.
+const NO_DATAGRAMS: &str =
+    "one side wants messages as datagrams of QUIC, the other does not: set both alike";
+
 pub(super) struct Connection {
     pub(super) handle: ConnectionHandle,
     pub(super) quic: quinn_proto::Connection,
     pub(super) session: Session,
+    /// Messages go as datagrams, not over the stream.
+    pub(super) datagrams: Option<Datagrams>,
     pub(super) remote: SocketAddr,
     /// Counted among those whose handshake is not done.
     pub(super) is_counted: bool,
@@ -42,10 +50,12 @@ impl Connection {
         handle: ConnectionHandle,
         quic: quinn_proto::Connection,
         session: Session,
+        datagrams: Option<Datagrams>,
         remote: SocketAddr,
         is_server: bool,
     ) -> Self {
         Self {
+            datagrams,
             handle,
             quic,
             session,
@@ -78,8 +88,21 @@ impl Connection {
     pub(super) fn read(&mut self, now: Timestamp) {
         while let Some(event) = self.quic.poll() {
             match event {
-                Event::Connected if !self.is_server => {
-                    self.stream = self.quic.streams().open(Dir::Bi);
+                Event::Connected => {
+                    if let Some(datagrams) = &mut self.datagrams
+                        && !datagrams.look_at_path(&mut self.quic)
+                    {
+                        // Nothing falls back to a stream in secret.
+                        self.farewell = (VIOLATION, NO_DATAGRAMS.to_owned());
+                        self.session.end(CloseReason::Handshake(NO_DATAGRAMS.to_owned()));
+                    } else if !self.is_server {
+                        self.stream = self.quic.streams().open(Dir::Bi);
+                    }
+                }
+                Event::DatagramsUnblocked => {
+                    if let Some(datagrams) = &mut self.datagrams {
+                        datagrams.on_unblocked();
+                    }
                 }
                 Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) if self.stream.is_none() => {
                     self.stream = self.quic.streams().accept(Dir::Bi);
@@ -87,6 +110,7 @@ impl Connection {
                 Event::Stream(StreamEvent::Writable { .. }) => self.is_full = false,
                 Event::ConnectionLost { reason } => {
                     // What came before the end comes first.
+                    self.read_datagrams(now);
                     self.read_stream(now);
                     let reason = self.judge(reason);
                     self.session.end(reason);
@@ -95,7 +119,17 @@ impl Connection {
                 _ => {}
             }
         }
+        // First: the end, on the stream, was sent after them.
+        self.read_datagrams(now);
         self.read_stream(now);
+    }
+
+    fn read_datagrams(&mut self, now: Timestamp) {
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.read(&mut self.quic);
+            // On the stream there is nothing to hear, and QUIC knows itself how long it was quiet.
+            self.session.on_heard(now);
+        }
     }
 
     fn read_stream(&mut self, now: Timestamp) {
@@ -166,6 +200,10 @@ impl Connection {
     }
 
     fn write(&mut self, now: Timestamp) {
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.look_at_path(&mut self.quic);
+            datagrams.write(now, &mut self.quic, &mut self.session);
+        }
         let Some(stream) = self.stream else { return };
         while !self.is_full && !self.session.is_over() {
             if self.written == self.framed.len() {
@@ -190,7 +228,7 @@ impl Connection {
         let quic = self.quic.stats();
         let path = quic.path;
         let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
-        ConnectionStats {
+        let mut stats = ConnectionStats {
             controller_state: "quic",
             cwnd_bytes: path.cwnd,
             pacing_bps: u64::MAX,
@@ -205,6 +243,51 @@ impl Connection {
             packets_received: quic.udp_rx.datagrams,
             packets_lost: path.lost_packets,
             ..self.session.stats(now)
+        };
+        if let Some(datagrams) = &self.datagrams {
+            datagrams.complete(&mut stats);
+        }
+        stats
+    }
+
+    pub(super) fn pop_event(&mut self) -> Option<bats_proto::Event> {
+        let event = self.session.pop_event();
+        event.or_else(|| self.datagrams.as_mut()?.pop_event(&self.session))
+    }
+
+    pub(super) fn send(
+        &mut self,
+        now: Timestamp,
+        message: Bytes,
+        deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
+        match &mut self.datagrams {
+            Some(datagrams) => datagrams.send(now, &self.session, message, deadline),
+            // Reliable: it delivers everything, however late.
+            None => self.session.send(message),
+        }
+    }
+
+    pub(super) fn finish(&mut self) -> Result<(), SendError> {
+        match &mut self.datagrams {
+            Some(datagrams) => datagrams.finish(&self.session),
+            None => self.session.finish(),
+        }
+    }
+
+    pub(super) fn recv(&mut self) -> Option<Bytes> {
+        let datagram = self.datagrams.as_mut().and_then(Datagrams::recv);
+        datagram.or_else(|| self.session.recv())
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.session.is_finished() && self.datagrams.as_ref().is_none_or(Datagrams::is_empty)
+    }
+
+    pub(super) fn is_all_acknowledged(&self) -> bool {
+        match &self.datagrams {
+            Some(datagrams) => datagrams.is_all_acknowledged(&self.session),
+            None => self.session.is_all_acknowledged(),
         }
     }
 

@@ -1,7 +1,8 @@
-//! What `examples/cpp/throughput.cpp` does, through the Rust interface: the yardstick for the
-//! C and C++ libraries. Compare only programs of the same build profile, run in turn.
+//! Sends large messages as fast as they are taken and prints the rate that arrives. It does what
+//! `crates/bats-c/examples/cpp/throughput.cpp` does: the yardstick for the other languages, see
+//! `crates/bats-c/compare-speed`.
 //!
-//!     cargo run --release -p bats-c --example rust_throughput [MEGABYTES]
+//!     cargo run --release -p openbats --example throughput [MEGABYTES]
 
 use std::thread;
 use std::time::Instant;
@@ -16,8 +17,11 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let megabytes = std::env::args().nth(1).map_or(Ok(100), |text| text.parse::<usize>())?;
+fn main() -> anyhow::Result<()> {
+    run(std::env::args().nth(1).map_or(Ok(100), |text| text.parse())?)
+}
+
+pub(crate) fn run(megabytes: usize) -> anyhow::Result<()> {
     let count = megabytes * 1_000_000 / MESSAGE + 1;
     let identity = Identity::generate(&["localhost"])?;
     let trust = Trust::fingerprint(identity.fingerprint());
@@ -42,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         to.send(message.clone()).wait()?;
     }
     to.finish().wait()?;
-    let (received, took) = receiver.join().map_err(|_| "the receiver panicked")?;
+    let (received, took) = receiver.join().expect("the receiver does not panic");
     assert_eq!(received, count * MESSAGE);
     let rate = received as f64 * 8.0 / took.as_secs_f64() / 1e9;
     println!("throughput: {} MB in {count} messages, {rate:.2} Gbit/s", received / 1_000_000);
