@@ -1,6 +1,6 @@
 //! What the I/O thread and the application's calls share.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,6 +81,10 @@ pub(crate) struct Core {
     pub(crate) slots: BTreeMap<Handle, Slot>,
     /// Established by peers, not yet accepted by the application.
     pub(crate) accepted: VecDeque<(Handle, SocketAddr)>,
+    /// Octets that a connection of a peer may hold before the application vouches for it.
+    stranger_budget: Option<usize>,
+    /// Those for which it has not.
+    strangers: BTreeSet<Handle>,
     pub(crate) accepting: Wakers,
     pub(crate) idling: Wakers,
     /// Endpoints and connections that the application holds.
@@ -102,9 +106,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(endpoint: Carriers) -> Self {
+    pub(crate) fn new(endpoint: Carriers, stranger_budget: Option<usize>) -> Self {
         Self {
             endpoint,
+            stranger_budget,
+            strangers: BTreeSet::new(),
             slots: BTreeMap::new(),
             accepted: VecDeque::new(),
             accepting: Wakers::default(),
@@ -142,10 +148,14 @@ impl Core {
                 let slot = Slot { established: true, mode, is_held: true, ..Slot::default() };
                 self.slots.insert(handle, slot);
                 let Some(remote) = self.endpoint.remote(handle) else { return };
+                if self.stranger_budget.is_some() {
+                    self.strangers.insert(handle);
+                }
                 self.accepted.push_back((handle, remote));
                 self.accepting.drain_into(due);
             }
             Event::Closed(reason) => {
+                self.strangers.remove(&handle);
                 let stats = self.endpoint.stats(clock.now(), handle).unwrap_or_default();
                 let Some(slot) = self.slots.get_mut(&handle) else { return };
                 if !slot.is_held {
@@ -187,6 +197,26 @@ impl Core {
         }
     }
 
+    /// The application vouches for a peer.
+    pub(crate) fn trust_peer(&mut self, handle: Handle) {
+        if self.strangers.remove(&handle) {
+            self.endpoint.trust_peer(handle);
+        }
+    }
+
+    /// Closes connections of strangers that hold more than they may.
+    pub(crate) fn check_strangers(&mut self, clock: &Clock) {
+        let Some(budget) = self.stranger_budget else { return };
+        let (endpoint, now) = (&mut self.endpoint, clock.now());
+        self.strangers.retain(|&handle| {
+            let is_modest = endpoint.receive_buffer_bytes(handle) <= budget;
+            if !is_modest {
+                endpoint.close(now, handle, 0, "more than a stranger may send");
+            }
+            is_modest
+        });
+    }
+
     /// Closes everything that the application can no longer reach.
     fn close_unreachable(&mut self, clock: &Clock) {
         if self.endpoints == 0 || self.is_shut_down {
@@ -218,11 +248,12 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         endpoint: Carriers,
+        stranger_budget: Option<usize>,
         poller: Arc<Poller>,
         clock: Clock,
         local_addr: SocketAddr,
     ) -> io::Result<Arc<Self>> {
-        let core = Mutex::new(Core::new(endpoint));
+        let core = Mutex::new(Core::new(endpoint, stranger_budget));
         Ok(Arc::new(Self { core, alarm: Alarm::new()?, poller, clock, local_addr }))
     }
 

@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use bats_proto::stream::Session;
 use bats_proto::{
-    ClientConfig, ConnectError, ConnectionStats, Event, Received, SendError, ServerConfig,
-    Timestamp, Transmit, TransportConfig,
+    ClientConfig, CongestionAlgorithm, ConnectError, ConnectionStats, Event, Received, SendError,
+    ServerConfig, Timestamp, Transmit, TransportConfig,
 };
 use bytes::{Bytes, BytesMut};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
-    ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, congestion,
+    ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, VarInt, congestion,
 };
 
 use crate::clock::Clock;
@@ -40,6 +40,7 @@ const WINDOW: u32 = 16 << 20;
 /// What a server's connections have in common.
 struct Server {
     transport: Arc<TransportConfig>,
+    controller: Controller,
     retry_threshold: usize,
     max_connections: usize,
 }
@@ -80,15 +81,20 @@ fn unusable(error: impl std::fmt::Display) -> ConnectError {
     ConnectError::Configuration(error.to_string())
 }
 
+/// Octets under way within a receiver's budget.
+fn window(budget: usize) -> VarInt {
+    u32::try_from(budget).unwrap_or(u32::MAX).clamp(1 << 16, WINDOW).into()
+}
+
 /// The transport of QUIC as the common options want it.
-fn transport(config: &TransportConfig) -> Arc<quinn_proto::TransportConfig> {
+fn transport(config: &TransportConfig, controller: Controller) -> quinn_proto::TransportConfig {
     let mut transport = quinn_proto::TransportConfig::default();
-    let window = u32::try_from(config.receive_budget).unwrap_or(u32::MAX).clamp(1 << 16, WINDOW);
+    let window = window(config.receive_budget);
     transport
         .max_concurrent_bidi_streams(1u32.into())
         .max_concurrent_uni_streams(0u32.into())
-        .stream_receive_window(window.into())
-        .receive_window(window.into())
+        .stream_receive_window(window)
+        .receive_window(window)
         .send_window(WINDOW.into())
         // A silence longer than QUIC can say is none.
         .max_idle_timeout(config.idle_timeout.try_into().ok())
@@ -97,16 +103,46 @@ fn transport(config: &TransportConfig) -> Arc<quinn_proto::TransportConfig> {
     let mut discovery = quinn_proto::MtuDiscoveryConfig::default();
     discovery.upper_bound(config.max_udp_payload);
     transport.mtu_discovery_config(Some(discovery));
-    match config.congestion {
-        bats_proto::CongestionAlgorithm::Bbr => {
+    match controller {
+        Controller::Bbr => {
             transport.congestion_controller_factory(Arc::new(congestion::BbrConfig::default()));
         }
-        // The default of QUIC stands for what it does not have.
-        _ => {
+        Controller::Cubic => {
             transport.congestion_controller_factory(Arc::new(congestion::CubicConfig::default()));
         }
     }
-    Arc::new(transport)
+    transport
+}
+
+/// The congestion controllers of this QUIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Controller {
+    Bbr,
+    Cubic,
+}
+
+impl Controller {
+    fn of(algorithm: CongestionAlgorithm) -> Option<Self> {
+        match algorithm {
+            CongestionAlgorithm::Bbr => Some(Self::Bbr),
+            CongestionAlgorithm::Cubic => Some(Self::Cubic),
+            _ => None,
+        }
+    }
+
+    /// What statistics call it.
+    pub(super) fn state(self) -> &'static str {
+        match self {
+            Self::Bbr => "quic bbr",
+            Self::Cubic => "quic cubic",
+        }
+    }
+}
+
+fn no_such_controller() -> ConnectError {
+    unusable(
+        "mode 12 (QUIC) has the congestion controllers BBR and CUBIC, and not the one asked for",
+    )
 }
 
 impl Quic {
@@ -115,7 +151,17 @@ impl Quic {
         clock: Clock,
         seed: [u8; 32],
         server: Option<&ServerConfig>,
+        stranger_budget: Option<usize>,
     ) -> Result<Self, ConnectError> {
+        let controller = match server {
+            Some(server) => match Controller::of(server.transport.congestion) {
+                Some(controller) => controller,
+                // The choice is for the other modes that are offered beside this one.
+                None if !server.transport.also_accepted.is_empty() => Controller::Cubic,
+                None => return Err(no_such_controller()),
+            },
+            None => Controller::Cubic,
+        };
         let ids = Ids::new(seed);
         let mut config = EndpointConfig::default();
         config.supported_versions(vec![VERSION]).rng_seed(Some(seed));
@@ -126,7 +172,12 @@ impl Quic {
                 let tls = bats_proto::crypto::tls_server(server, ALPN)?;
                 let crypto = QuicServerConfig::try_from(tls).map_err(unusable)?;
                 let mut config = quinn_proto::ServerConfig::with_crypto(Arc::new(crypto));
-                config.transport_config(transport(&server.transport));
+                let mut transport = transport(&server.transport, controller);
+                if let Some(budget) = stranger_budget {
+                    // A window can be opened later, not closed.
+                    transport.receive_window(window(budget));
+                }
+                config.transport_config(Arc::new(transport));
                 Some(Arc::new(config))
             }
             None => None,
@@ -138,6 +189,7 @@ impl Quic {
             ids,
             server: server.map(|server| Server {
                 transport: server.transport.clone(),
+                controller,
                 retry_threshold: server.retry_threshold,
                 max_connections: server.max_connections,
             }),
@@ -189,12 +241,14 @@ impl Quic {
         let (tls, _) = bats_proto::crypto::tls_client(config, server_name, ALPN)?;
         let crypto = QuicClientConfig::try_from(tls).map_err(unusable)?;
         let mut client = quinn_proto::ClientConfig::new(Arc::new(crypto));
-        client.transport_config(transport(&config.transport));
+        let controller =
+            Controller::of(config.transport.congestion).ok_or_else(no_such_controller)?;
+        client.transport_config(Arc::new(transport(&config.transport, controller)));
         let at = self.clock.instant(now);
         let (handle, quic) =
             self.endpoint.connect(at, client, remote, server_name).map_err(unusable)?;
         let session = Session::new(now, true, &config.transport);
-        Ok(self.insert(handle, Connection::new(handle, quic, session, remote, false)))
+        Ok(self.insert(handle, Connection::new(handle, quic, session, remote, (false, controller))))
     }
 
     fn insert(&mut self, handle: ConnectionHandle, connection: Connection) -> u64 {
@@ -256,11 +310,15 @@ impl Quic {
         }
         let (remote, session) =
             (incoming.remote_address(), Session::new(now, false, &server.transport));
+        let controller = server.controller;
         let at = self.clock.instant(now);
         match self.endpoint.accept(incoming, at, &mut answer, None) {
             Ok((handle, quic)) => {
                 self.handshakes_started += 1;
-                self.insert(handle, Connection::new(handle, quic, session, remote, true));
+                self.insert(
+                    handle,
+                    Connection::new(handle, quic, session, remote, (true, controller)),
+                );
             }
             Err(refused) => {
                 if let Some(transmit) = refused.response {
@@ -340,6 +398,15 @@ impl Quic {
         if is_gone {
             self.by_handle.remove(&connection.handle);
             self.connections.remove(&id);
+        }
+    }
+
+    /// The peer is no stranger any more.
+    pub(super) fn trust_peer(&mut self, id: u64) {
+        let Some(server) = &self.server else { return };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.quic.set_receive_window(window(server.transport.receive_budget));
+            self.dirty.insert(id);
         }
     }
 

@@ -12,6 +12,8 @@ use quinn_proto::{
 };
 use rustls_pki_types::CertificateDer;
 
+use super::Controller;
+
 /// Octets that are framed at a time.
 const FRAMED: usize = 64 << 10;
 /// The code by which a peer is told that it broke a rule; an application's codes stay below.
@@ -26,6 +28,7 @@ pub(super) struct Connection {
     pub(super) is_counted: bool,
     pub(super) armed: Option<Timestamp>,
     is_server: bool,
+    controller: Controller,
     stream: Option<StreamId>,
     /// Framed octets, those before `written` are gone.
     framed: Vec<u8>,
@@ -43,7 +46,7 @@ impl Connection {
         quic: quinn_proto::Connection,
         session: Session,
         remote: SocketAddr,
-        is_server: bool,
+        (is_server, controller): (bool, Controller),
     ) -> Self {
         Self {
             handle,
@@ -53,6 +56,7 @@ impl Connection {
             is_counted: is_server,
             armed: None,
             is_server,
+            controller,
             stream: None,
             framed: Vec::new(),
             written: 0,
@@ -191,7 +195,7 @@ impl Connection {
         let path = quic.path;
         let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
         ConnectionStats {
-            controller_state: "quic",
+            controller_state: self.controller.state(),
             cwnd_bytes: path.cwnd,
             pacing_bps: u64::MAX,
             delivery_bps: rate(path.cwnd, path.rtt),
