@@ -180,6 +180,9 @@ impl Config {
         if matches!(self.congestion, Congestion::Bbrv2 | Congestion::Bbrv3) {
             tracing::warn!("there is one BBR only, and {:?} is that", self.congestion);
         }
+        if self.mode == 12 && matches!(self.congestion, Congestion::None | Congestion::Gcc) {
+            tracing::warn!("mode 12 (QUIC) has BBR and CUBIC: CUBIC it is");
+        }
         if self.compression && self.mode == UDP {
             tracing::warn!(
                 "mode 11 has no handshake to agree on compression by: messages go as they are"
@@ -200,6 +203,7 @@ impl Config {
         let default = TransportConfig::default();
         TransportConfig {
             congestion: match self.congestion {
+                Congestion::None | Congestion::Gcc if self.mode == 12 => CongestionAlgorithm::Cubic,
                 Congestion::None => CongestionAlgorithm::None,
                 Congestion::Gcc => CongestionAlgorithm::Gcc,
                 Congestion::Bbr | Congestion::Bbrv2 | Congestion::Bbrv3 => CongestionAlgorithm::Bbr,

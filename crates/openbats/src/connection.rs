@@ -377,6 +377,14 @@ impl Connection {
         });
     }
 
+    /// Vouches for a peer that has said who it is: from here on its connection may hold as much as
+    /// [`TransportConfig`](crate::TransportConfig) lets it, not only what
+    /// [`ServerOptions::stranger_budget`](crate::ServerOptions::stranger_budget) leaves to strangers.
+    /// Without such a budget nothing changes.
+    pub fn trust_peer(&self) {
+        self.inner.shared.call(|core, _| core.trust_peer(self.inner.handle));
+    }
+
     /// How the connection ended, once it has.
     #[must_use]
     pub fn close_reason(&self) -> Option<CloseReason> {

@@ -26,6 +26,7 @@ use crate::shared::{Shared, Slot};
 #[derive(Debug, Default)]
 pub struct Builder {
     address: Option<SocketAddr>,
+    device: Option<String>,
     server: Option<ServerOptions>,
 }
 
@@ -35,6 +36,15 @@ impl Builder {
     #[must_use]
     pub fn bind(mut self, address: SocketAddr) -> Self {
         self.address = Some(address);
+        self
+    }
+
+    /// Everything comes and goes by this network interface only, whatever the routes say. Where
+    /// there is no such interface, or the system lets no socket be bound to one, the endpoint does not
+    /// start.
+    #[must_use]
+    pub fn bind_device(mut self, interface: impl Into<String>) -> Self {
+        self.device = Some(interface.into());
         self
     }
 
@@ -51,6 +61,7 @@ impl Builder {
     /// The address is in use or not ours, the identity is unusable, or the system is out of
     /// threads or files.
     pub fn start(self) -> Result<Endpoint, StartError> {
+        let stranger_budget = self.server.as_ref().and_then(ServerOptions::strangers);
         let (server, extras) = self.server.map(ServerOptions::into_config).unzip();
         let Extras { wish, has_datagrams } = extras.unwrap_or_default();
         let config = EndpointConfig { security: Security::Tls, server };
@@ -71,7 +82,7 @@ impl Builder {
             getrandom::fill(&mut seed)
                 .map_err(|error| StartError::Thread(io::Error::other(error)))?;
             let server = config.server.as_ref().filter(|server| offers(server, Mode::Quic));
-            Quic::new(clock, seed, server, has_datagrams).map_err(unusable)?
+            Quic::new(clock, seed, server, has_datagrams, stranger_budget).map_err(unusable)?
         };
         #[cfg(not(feature = "quic"))]
         if config.server.as_ref().is_some_and(|server| offers(server, Mode::Quic)) {
@@ -94,7 +105,7 @@ impl Builder {
         }
         let udp = Udp::new(over_udp);
         let packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
-        let (socket, listener) = bind(self.address, over_tcp)?;
+        let (socket, listener) = bind(self.address, self.device.as_deref(), over_tcp)?;
         let failed = |source| StartError::Bind { address: asked_for(self.address), source };
         let local_addr = socket.local_addr().map_err(failed)?;
         let poller = Arc::new(Poller::new().map_err(StartError::Thread)?);
@@ -103,7 +114,8 @@ impl Builder {
             Some(_) => SocketAddr::new(address.ip(), 0),
             None => address,
         });
-        let tcp = Tcp::new(poller.clone(), listener, tcp_from).map_err(StartError::Thread)?;
+        let tcp = Tcp::new(poller.clone(), listener, (tcp_from, self.device.clone()))
+            .map_err(StartError::Thread)?;
         let carriers = Carriers::new(
             packets,
             tcp,
@@ -111,8 +123,8 @@ impl Builder {
             #[cfg(feature = "quic")]
             quic,
         );
-        let shared =
-            Shared::new(carriers, poller, clock, local_addr, wish).map_err(StartError::Thread)?;
+        let shared = Shared::new(carriers, (wish, stranger_budget), poller, clock, local_addr)
+            .map_err(StartError::Thread)?;
         let endpoint = Endpoint::new(shared.clone());
         driver::start(shared, socket).map_err(StartError::Thread)?;
         Ok(endpoint)
@@ -138,16 +150,20 @@ fn asked_for(address: Option<SocketAddr>) -> SocketAddr {
 /// The UDP socket, and the TCP socket of the same address where one is wanted.
 fn bind(
     address: Option<SocketAddr>,
+    device: Option<&str>,
     over_tcp: Option<(SecuredServer, ServerConfig)>,
 ) -> Result<(Socket, Option<Listener>), StartError> {
     let mut tries = PORT_TRIES;
     loop {
-        let socket = address.map_or_else(Socket::bind_any, Socket::bind);
+        let socket = match address {
+            Some(address) => Socket::bind(address, device),
+            None => Socket::bind_any(device),
+        };
         let failed = |source| StartError::Bind { address: asked_for(address), source };
         let socket = socket.map_err(failed)?;
         let Some((server, config)) = &over_tcp else { return Ok((socket, None)) };
         let local = socket.local_addr().map_err(failed)?;
-        match Listener::bind(local, server.clone(), config) {
+        match Listener::bind(local, device, server.clone(), config) {
             Ok(listener) => return Ok((socket, Some(listener))),
             // Somebody else has this port for TCP; the next one may be free.
             Err(error)

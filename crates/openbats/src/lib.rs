@@ -46,7 +46,9 @@
 //! same number, too. It and QUIC (with the feature `quic`, which is on by default) are encrypted and
 //! authenticated like the others, and hold nobody up behind a slow receiver: what a peer may send is
 //! bounded by `receive_budget`. [`TransportConfig::congestion`] chooses in QUIC between BBR and
-//! CUBIC, which stands for all others; over TCP the kernel has chosen.
+//! CUBIC: a client that asks for another is refused, and so is a server that offers this mode alone;
+//! one that offers it beside others has CUBIC here then ([`ConnectionStats::controller_state`] tells).
+//! Over TCP the kernel has chosen.
 //!
 //! UDP (11) is for peers that know nothing else. A message is a datagram of at most
 //! [`TransportConfig::max_udp_payload`] octets (20 less over IPv6), in clear, and neither repaired nor

@@ -194,6 +194,7 @@ pub struct ServerOptions {
     retry_threshold: usize,
     max_connections: usize,
     early_data: bool,
+    stranger_budget: Option<usize>,
 }
 
 impl ServerOptions {
@@ -210,6 +211,7 @@ impl ServerOptions {
             retry_threshold: 64,
             max_connections: 10_000,
             early_data: false,
+            stranger_budget: None,
         }
     }
 
@@ -249,6 +251,24 @@ impl ServerOptions {
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = connections;
         self
+    }
+
+    /// Octets that a peer's connection may hold, in whole messages or in parts, before the
+    /// application has vouched for the peer by [`Connection::trust_peer`]; one that holds more is
+    /// closed. For servers whose peers say first who they are: until then many of them cost little.
+    /// What comes in at once, a megabyte at most over all connections, may be beyond it for a moment.
+    /// Without this every connection may fill its whole
+    /// [`receive_budget`](crate::TransportConfig::receive_budget) at once.
+    ///
+    /// [`Connection::trust_peer`]: crate::Connection::trust_peer
+    #[must_use]
+    pub fn stranger_budget(mut self, octets: usize) -> Self {
+        self.stranger_budget = Some(octets);
+        self
+    }
+
+    pub(crate) fn strangers(&self) -> Option<usize> {
+        self.stranger_budget
     }
 
     /// Takes messages of BTP, which must be among the [`modes`](Self::modes), with the first flight of

@@ -1,6 +1,6 @@
 //! What the I/O thread and the application's calls share.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -92,6 +92,10 @@ pub(crate) struct Core {
     pub(crate) accepted: VecDeque<(Handle, SocketAddr)>,
     /// What the server wants of compression.
     wish: Option<Wish>,
+    /// Octets that a connection of a peer may hold before the application vouches for it.
+    stranger_budget: Option<usize>,
+    /// Those for which it has not.
+    strangers: BTreeSet<Handle>,
     pub(crate) accepting: Wakers,
     pub(crate) idling: Wakers,
     /// Endpoints and connections that the application holds.
@@ -113,10 +117,16 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(endpoint: Carriers, wish: Option<Wish>) -> Self {
+    pub(crate) fn new(
+        endpoint: Carriers,
+        wish: Option<Wish>,
+        stranger_budget: Option<usize>,
+    ) -> Self {
         Self {
             endpoint,
             wish,
+            stranger_budget,
+            strangers: BTreeSet::new(),
             slots: BTreeMap::new(),
             accepted: VecDeque::new(),
             accepting: Wakers::default(),
@@ -164,10 +174,14 @@ impl Core {
                 };
                 self.slots.insert(handle, slot);
                 let Some(remote) = self.endpoint.remote(handle) else { return };
+                if self.stranger_budget.is_some() {
+                    self.strangers.insert(handle);
+                }
                 self.accepted.push_back((handle, remote));
                 self.accepting.drain_into(due);
             }
             Event::Closed(reason) => {
+                self.strangers.remove(&handle);
                 let stats = self.endpoint.stats(clock.now(), handle).unwrap_or_default();
                 let Some(slot) = self.slots.get_mut(&handle) else { return };
                 if !slot.is_held {
@@ -238,6 +252,26 @@ impl Core {
         reason
     }
 
+    /// The application vouches for a peer.
+    pub(crate) fn trust_peer(&mut self, handle: Handle) {
+        if self.strangers.remove(&handle) {
+            self.endpoint.trust_peer(handle);
+        }
+    }
+
+    /// Closes connections of strangers that hold more than they may.
+    pub(crate) fn check_strangers(&mut self, clock: &Clock) {
+        let Some(budget) = self.stranger_budget else { return };
+        let (endpoint, now) = (&mut self.endpoint, clock.now());
+        self.strangers.retain(|&handle| {
+            let is_modest = endpoint.receive_buffer_bytes(handle) <= budget;
+            if !is_modest {
+                endpoint.close(now, handle, 0, "more than a stranger may send");
+            }
+            is_modest
+        });
+    }
+
     /// Closes everything that the application can no longer reach.
     fn close_unreachable(&mut self, clock: &Clock) {
         if self.endpoints == 0 || self.is_shut_down {
@@ -269,12 +303,12 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         endpoint: Carriers,
+        (wish, stranger_budget): (Option<Wish>, Option<usize>),
         poller: Arc<Poller>,
         clock: Clock,
         local_addr: SocketAddr,
-        wish: Option<Wish>,
     ) -> io::Result<Arc<Self>> {
-        let core = Mutex::new(Core::new(endpoint, wish));
+        let core = Mutex::new(Core::new(endpoint, wish, stranger_budget));
         Ok(Arc::new(Self { core, alarm: Alarm::new()?, poller, clock, local_addr }))
     }
 

@@ -6,8 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use openbats::{
-    ClientOptions, CloseReason, ConnectError, Connection, Endpoint, Fingerprint, Identity, Mode,
-    RecvError, SendError, ServerOptions, StartError, TransportConfig, Trust, Wait,
+    ClientOptions, CloseReason, CongestionAlgorithm, ConnectError, Connection, Endpoint,
+    Fingerprint, Identity, Mode, RecvError, SendError, ServerOptions, StartError, TransportConfig,
+    Trust, Wait,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -441,4 +442,69 @@ fn plain_udp_shares_no_port_with_modes_that_have_handshakes() {
     let near = try_connect(hole, options.mode(Mode::Udp)).unwrap();
     near.send("x").wait_for(LIMIT).unwrap().unwrap();
     assert_eq!(end_of(&near), CloseReason::IdleTimeout(Duration::from_millis(300)));
+}
+
+#[test]
+fn quic_has_the_controllers_that_it_has_and_names_them() {
+    let with = |congestion| TransportConfig { congestion, ..TransportConfig::default() };
+    for (congestion, state) in
+        [(CongestionAlgorithm::Bbr, "quic bbr"), (CongestionAlgorithm::Cubic, "quic cubic")]
+    {
+        let Pair { near, far, .. } = pair(Mode::Quic, with(congestion));
+        assert_eq!(near.stats().controller_state, state);
+        assert_eq!(far.stats().controller_state, state);
+    }
+    for congestion in [
+        CongestionAlgorithm::Gcc,
+        CongestionAlgorithm::None,
+        CongestionAlgorithm::FixedRate { bits_per_second: 1_000_000 },
+    ] {
+        let identity = Identity::generate(&["localhost"]).unwrap();
+        let options = ServerOptions::new(identity).transport(with(congestion));
+        let start = |modes: &[Mode]| {
+            let options = options.clone().modes(modes.iter().copied());
+            Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).server(options).start()
+        };
+        let Err(StartError::Configuration(words)) = start(&[Mode::Quic]) else { panic!("started") };
+        assert!(words.contains("BBR and CUBIC"), "{words}");
+        // Beside others it is for those.
+        let server = start(&[Mode::Brtp, Mode::Quic]).unwrap();
+        let connect = |congestion| {
+            let options = ClientOptions::new(Trust::dangerous_any());
+            let options = options.transport(with(congestion)).mode(Mode::Quic);
+            try_connect(server.local_addr(), options)
+        };
+        let Err(ConnectError::Configuration(words)) = connect(congestion) else {
+            panic!("connected")
+        };
+        assert!(words.contains("BBR and CUBIC"), "{words}");
+        let _near = connect(CongestionAlgorithm::Bbr).unwrap();
+        let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!(far.stats().controller_state, "quic cubic");
+    }
+}
+
+#[test]
+fn an_endpoint_may_be_tied_to_an_interface() {
+    let identity = Identity::generate(&["localhost"]).unwrap();
+    let start = |interface: &str| {
+        let options = ServerOptions::new(identity.clone()).modes([Mode::Brtp, Mode::Tcp]);
+        Endpoint::builder()
+            .bind(([127, 0, 0, 1], 0).into())
+            .bind_device(interface)
+            .server(options)
+            .start()
+    };
+    let error = start("nosuch0").unwrap_err().to_string();
+    assert!(error.contains("the interface nosuch0 cannot be used"), "{error}");
+    let server = start("lo").unwrap();
+    let client = Endpoint::builder().bind_device("lo").start().unwrap();
+    for mode in [Mode::Brtp, Mode::Tcp] {
+        let options = ClientOptions::new(Trust::dangerous_any()).mode(mode);
+        let near = client.connect(server.local_addr(), "localhost", options);
+        let near = near.wait_for(LIMIT).unwrap().unwrap();
+        let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+        near.send(message(1, 1_000)).wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!(next(&far).unwrap(), Some(message(1, 1_000)), "{mode:?}");
+    }
 }

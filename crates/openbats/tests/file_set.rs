@@ -334,3 +334,146 @@ fn senders_that_break_the_rules_leave_nothing_behind() {
         assert!(left.iter().all(|name| name == "a" || name.starts_with('d')), "{number}: {left:?}");
     }
 }
+
+/// The SHA-256 hash beside a file in the receiver's directory is right for `sha256sum`.
+fn sum_is_right(scratch: &Scratch, side: &str) {
+    let check = std::process::Command::new("sha256sum")
+        .args(["-c", side])
+        .current_dir(scratch.incoming())
+        .output()
+        .unwrap();
+    assert!(check.status.success(), "{side}: {check:?}");
+}
+
+/// Small files go without a question, large ones do not.
+#[test]
+fn a_hash_beside_a_file_replaces_nothing_that_is_to_stay() {
+    for size in [1_000, 300 << 10] {
+        let scratch = Scratch::new(&format!("set-sides{size}"));
+        let path = scratch.file("x.bin", &content(size, 1));
+        let sum = std::process::Command::new("sha256sum")
+            .arg("x.bin")
+            .current_dir(&scratch.0)
+            .output()
+            .unwrap();
+        scratch.file("x.bin.sha256sum", &sum.stdout);
+        let send = |existing| {
+            let receiver = Receiver::new(scratch.incoming()).existing(existing);
+            send_all(&[&path], &receiver, 1).remove(0).outcome
+        };
+        // Names that are taken, by a file and by a link to one.
+        scratch.file("in/x.bin.sha256sum", b"mine");
+        scratch.file("kept", b"mine, too");
+        std::os::unix::fs::symlink("../kept", scratch.incoming().join("x.bin.1.sha256sum"))
+            .unwrap();
+        let Outcome::Failed(why) = send(Existing::Refuse) else { panic!("not refused") };
+        assert!(why.contains("x.bin.sha256sum exists"), "{why}");
+        assert_eq!(scratch.received(), ["x.bin.1.sha256sum", "x.bin.sha256sum"]);
+        // The file gets a name beside which its hash can stand.
+        let Outcome::Renamed { to, .. } = send(Existing::Rename) else { panic!("not renamed") };
+        assert_eq!(to, "x.bin.2");
+        sum_is_right(&scratch, "x.bin.2.sha256sum");
+        // A file that is there already: its hash is missing.
+        scratch.file("in/x.bin", &content(size, 1));
+        let Outcome::Failed(why) = send(Existing::Refuse) else { panic!("not refused") };
+        assert!(why.contains("x.bin.sha256sum exists"), "{why}");
+        for _ in 0..2 {
+            let outcome = send(Existing::Rename);
+            assert!(matches!(outcome, Outcome::Unchanged { .. }), "{outcome:?}");
+            sum_is_right(&scratch, "x.bin.sha256sum.1");
+        }
+        let names = [
+            "x.bin",
+            "x.bin.1.sha256sum",
+            "x.bin.2",
+            "x.bin.2.sha256sum",
+            "x.bin.sha256sum",
+            "x.bin.sha256sum.1",
+        ];
+        assert_eq!(scratch.received(), names);
+        let read = |name: &str| fs::read(scratch.incoming().join(name)).unwrap();
+        assert_eq!(
+            (read("x.bin.sha256sum"), read("x.bin.1.sha256sum")),
+            (b"mine".to_vec(), b"mine, too".to_vec())
+        );
+        assert_eq!(fs::read(scratch.0.join("kept")).unwrap(), b"mine, too");
+        let outcome = send(Existing::Overwrite);
+        assert!(!matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+        sum_is_right(&scratch, "x.bin.sha256sum");
+        assert_eq!(scratch.received(), names);
+    }
+}
+
+/// Each end stands still in the midst of its reading until the other has heard of it.
+#[test]
+fn who_reads_a_large_file_tells_both_ends_meanwhile() {
+    let scratch = Scratch::new("set-checking");
+    let size = 40 << 20;
+    let path = scratch.file("large", &content(size, 1));
+    fs::copy(&path, scratch.incoming().join("large")).unwrap();
+    let (near, far) = connect(1);
+    let sender = Sender::new(FileSet::collect([&path]).unwrap());
+    let receiver = Receiver::new(scratch.incoming());
+    let size = size as u64;
+    let (near_heard, far_heard) = (AtomicU64::new(0), AtomicU64::new(0));
+    let until_more_than = |heard: &AtomicU64, octets: u64| {
+        for _ in 0..2_000 {
+            if heard.load(Ordering::Relaxed) > octets {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{} octets of {size} were told of", heard.load(Ordering::Relaxed));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let observe = |progress: Progress<'_>| {
+                if let Progress::Checking { octets, .. } = progress {
+                    far_heard.fetch_add(octets, Ordering::Relaxed);
+                    until_more_than(&near_heard, 0);
+                }
+            };
+            receiver.run(&far[0], observe).wait_for(LIMIT).unwrap().unwrap();
+        });
+        scope.spawn(|| {
+            let observe = |progress: Progress<'_>| {
+                if let Progress::Checking { octets, .. } = progress
+                    // More than the receiver reads: this end does.
+                    && near_heard.fetch_add(octets, Ordering::Relaxed) + octets > size
+                {
+                    until_more_than(&far_heard, size);
+                }
+            };
+            sender.run(&near[0], observe).wait_for(LIMIT).unwrap().unwrap();
+        });
+    });
+    let outcome = sender.reports().remove(0).unwrap().outcome;
+    assert!(matches!(outcome, Outcome::Unchanged { .. }), "{outcome:?}");
+    for heard in [near_heard, far_heard] {
+        assert_eq!(heard.into_inner(), 2 * size);
+    }
+}
+
+/// The hashes of what is there wait for the sender's word: not those of any number of files.
+#[test]
+fn files_that_are_there_are_not_looked_at_without_end() {
+    let scratch = Scratch::new("set-many");
+    let (near, far) = connect(1);
+    let receiver = Receiver::new(scratch.incoming());
+    for number in 0..600 {
+        scratch.file(&format!("in/{number}"), b"x");
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..600_u32 {
+                let name = number.to_string();
+                let offer =
+                    [&[16][..], &number.to_be_bytes(), &[0], &1_u64.to_be_bytes(), name.as_bytes()];
+                let _ = near[0].send(offer.concat()).wait_for(LIMIT).unwrap();
+            }
+        });
+        let result = receiver.run(&far[0], |_| {}).wait_for(LIMIT).unwrap();
+        assert!(result.unwrap_err().to_string().contains("too many files at a time"));
+        far[0].close(1, "over");
+    });
+}

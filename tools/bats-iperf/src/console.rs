@@ -15,6 +15,12 @@ use crate::control::{MAX_OUTPUT, printable};
 use crate::excerpt::{self, Lines};
 use crate::sentence;
 
+/// Samples of streams kept for a document: a day of one stream at 1 s, less of more. A client may ask
+/// for more than memory holds.
+const MAX_SAMPLES: usize = 100_000;
+/// Those kept for the other side alone, which takes no more than some [`MAX_OUTPUT`] octets.
+const MAX_COPIED_SAMPLES: usize = 8_000;
+
 /// What is written to standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
@@ -221,9 +227,13 @@ impl Output {
         self.console.format != Format::Text
     }
 
-    /// Whether someone will want to have all intervals in the end.
-    pub(crate) fn keeps_intervals(&self) -> bool {
-        self.console.format == Format::Document || self.copies_json || self.console.has_report
+    /// How many samples of streams are kept for the end.
+    pub(crate) fn samples_kept(&self) -> usize {
+        match self.console.format == Format::Document || self.console.has_report {
+            true => MAX_SAMPLES,
+            false if self.copies_json => MAX_COPIED_SAMPLES,
+            false => 0,
+        }
     }
 
     /// A line of the report.

@@ -11,10 +11,11 @@ use crate::cli::TransportMode;
 use crate::clock::Clock;
 use crate::latency::Percentiles;
 use crate::processor::Utilization;
+use crate::sending::Sending;
 use crate::transport::Transport;
 
 /// Grows when the messages change incompatibly.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// How long an answer may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the other side's summary may take: it waits until its streams have ended, each for a minute
@@ -133,6 +134,8 @@ pub(crate) struct Summary {
     pub(crate) one_way: Option<Percentiles>,
     /// Of what this side sent.
     pub(crate) round_trip: Option<Percentiles>,
+    /// How this side sends, if it does.
+    pub(crate) sending: Option<Sending>,
 }
 
 /// The server's clock less the client's, and how far that may be wrong.

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use bats_netem::{Link, LinkStats, Output, Payload, Timestamp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::carrier::Local;
 use crate::cli::Emulation;
 use crate::clock::Clock;
 
@@ -51,14 +52,11 @@ pub(crate) struct Relay {
 
 impl Relay {
     /// Relays between one socket of this process and `remote`, which sees `local` if given.
-    pub(crate) fn start(
-        emulation: &Emulation,
-        local: Option<IpAddr>,
-        remote: SocketAddr,
-    ) -> Result<Self> {
+    pub(crate) fn start(emulation: &Emulation, local: &Local, remote: SocketAddr) -> Result<Self> {
         let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let front = open((Ipv4Addr::LOCALHOST, 0).into())?;
-        let back = open((local.unwrap_or(any), 0).into())?;
+        let back = open((local.ip.unwrap_or(any), 0).into())?;
+        local.bind_device(&back)?;
         back.connect(remote).with_context(|| format!("the emulated link cannot reach {remote}"))?;
         let address = front.local_addr()?;
         let is_over = Arc::new(AtomicBool::new(false));
@@ -227,7 +225,8 @@ mod tests {
             })
             .count()
         };
-        let relay = Relay::start(&emulation, None, server.local_addr().unwrap()).unwrap();
+        let relay =
+            Relay::start(&emulation, &Local::default(), server.local_addr().unwrap()).unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.connect(relay.address()).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

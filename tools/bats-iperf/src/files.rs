@@ -21,11 +21,14 @@ use crate::cli::{Compression, Existing, Options};
 use crate::clock::Clock;
 use crate::console::Output;
 use crate::control::{Work, printable};
+use crate::limit::Allowance;
 use crate::report::json::{self, About};
 use crate::units;
 
 /// Bars at a time; more would not fit.
 const MAX_BARS: usize = 10;
+/// Files of a transfer of which a server keeps more than the sum: a client may send any number.
+const MAX_KEPT: usize = 20_000;
 /// How often it is looked whether a transfer still moves.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
 
@@ -151,6 +154,45 @@ impl Transferred {
     }
 }
 
+/// What became of all files and directories of a transfer.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    /// In the order in which they were offered, as far as they were kept.
+    files: Vec<Transferred>,
+    /// Those that were not.
+    left_out: u64,
+    /// Of all: how many, skipped ones aside; those of them that are good; their octets, and those
+    /// that were sent.
+    counted: u64,
+    good: u64,
+    bytes: u64,
+    sent: u64,
+    /// The first that failed.
+    failed: Option<(u32, String, String)>,
+}
+
+impl Account {
+    fn add(&mut self, id: u32, file: &Transferred) {
+        if file.state == State::Skipped {
+            return;
+        }
+        self.counted += 1;
+        if file.is_good() {
+            self.good += 1;
+            self.bytes = self.bytes.saturating_add(file.bytes);
+            self.sent = self.sent.saturating_add(file.sent);
+        } else if self.failed.as_ref().is_none_or(|(first, ..)| id < *first) {
+            let why = file.words.clone().unwrap_or_default();
+            self.failed = Some((id, file.name.clone(), why));
+        }
+    }
+
+    /// Whether so many were to be transferred, and all were.
+    pub(crate) fn is_good(&self, count: u64) -> bool {
+        self.good == self.counted && self.counted == count
+    }
+}
+
 /// Files to be sent, `None` if none were asked for.
 ///
 /// # Errors
@@ -178,7 +220,9 @@ struct View<'a> {
     word: &'static str,
     bars: Option<MultiProgress>,
     files: Mutex<BTreeMap<u32, (Clock, Option<ProgressBar>)>>,
-    done: Mutex<Vec<(u32, Transferred)>>,
+    done: Mutex<(Vec<(u32, Transferred)>, Account)>,
+    /// How many of them are kept.
+    most: usize,
     total: u64,
     moved: AtomicU64,
     clock: Clock,
@@ -194,9 +238,10 @@ impl<'a> View<'a> {
         output: &'a Output,
         word: &'static str,
         total: u64,
-        every: Duration,
-        debug: bool,
+        options: &Options,
+        most: usize,
     ) -> Self {
+        let (every, debug) = (options.interval, options.debug);
         let is_shown = !output.is_json() && !debug && std::io::stderr().is_terminal();
         let target = ProgressDrawTarget::stderr();
         Self {
@@ -205,6 +250,7 @@ impl<'a> View<'a> {
             bars: is_shown.then(|| MultiProgress::with_draw_target(target)),
             files: Mutex::default(),
             done: Mutex::default(),
+            most,
             total,
             moved: AtomicU64::new(0),
             clock: Clock::start(),
@@ -246,6 +292,8 @@ impl<'a> View<'a> {
                 let moved = self.moved.fetch_add(octets, Ordering::Relaxed).saturating_add(octets);
                 self.line(moved);
             }
+            // Something moves at one of the ends, which is all there is to know.
+            Progress::Checking { .. } => {}
             Progress::End { id, report } => {
                 let seconds = match files.remove(&id) {
                     Some((clock, bar)) => {
@@ -267,7 +315,11 @@ impl<'a> View<'a> {
         self.print(&line);
         self.output.event("file", || file.json());
         if let Ok(mut done) = self.done.lock() {
-            done.push((id, file));
+            done.1.add(id, &file);
+            match done.0.len() < self.most {
+                true => done.0.push((id, file)),
+                false => done.1.left_out += 1,
+            }
         }
     }
 
@@ -299,10 +351,10 @@ impl<'a> View<'a> {
     }
 
     /// Everything, in the order in which it was offered.
-    fn finish(self) -> Vec<Transferred> {
-        let mut done = self.done.into_inner().unwrap_or_default();
+    fn finish(self) -> Account {
+        let (mut done, account) = self.done.into_inner().unwrap_or_default();
         done.sort_by_key(|(id, _)| *id);
-        done.into_iter().map(|(_, file)| file).collect()
+        Account { files: done.into_iter().map(|(_, file)| file).collect(), ..account }
     }
 }
 
@@ -364,9 +416,9 @@ pub(crate) fn send(
     pipes: &[Pipe],
     outgoing: &Outgoing,
     options: &Options,
-) -> Vec<Transferred> {
+) -> Account {
     let sender = &outgoing.sender;
-    let view = View::new(output, "sent", sender.set().bytes(), options.interval, options.debug);
+    let view = View::new(output, "sent", sender.set().bytes(), options, usize::MAX);
     for (id, skipped) in (0..).zip(sender.set().skipped()) {
         let file = Transferred {
             name: skipped.path.display().to_string(),
@@ -391,8 +443,8 @@ pub(crate) fn receive(
     pipes: &[Pipe],
     options: &Options,
     about: &About,
-) -> Vec<Transferred> {
-    let Work::Files { count, bytes } = about.request.work else { return Vec::new() };
+) -> Account {
+    let Work::Files { count, bytes } = about.request.work else { return Account::default() };
     output.line(&format!("{count} files and directories, {}", units::bytes(bytes)));
     let existing = match options.existing {
         Existing::Refuse => set::Existing::Refuse,
@@ -401,15 +453,25 @@ pub(crate) fn receive(
     };
     let receiver = Receiver::new(&options.directory)
         .existing(existing)
-        .max_entries(usize::try_from(count).unwrap_or(usize::MAX));
-    let view = View::new(output, "received", bytes, options.interval, options.debug);
+        .max_entries(usize::try_from(count).unwrap_or(usize::MAX))
+        .without_reports();
+    let view = View::new(output, "received", bytes, options, MAX_KEPT);
+    let allowance = options.server_bitrate_limit.map(Allowance::new);
+    let arrived = || {
+        pipes.iter().filter_map(Pipe::octets_received).fold(0_u64, |sum, x| sum.saturating_add(x))
+    };
     on_all(pipes, &view, options.rcv_timeout, |connection| {
-        receiver.run(connection, |event| view.on(event)).wait()
+        let observe = |event: Progress<'_>| {
+            view.on(event);
+            if let (Some(allowance), Progress::Octets { .. }) = (&allowance, event) {
+                allowance.wait(arrived);
+            }
+        };
+        receiver.run(connection, observe).wait()
     });
     // What was not settled when the connections ended has no event.
-    let settled = view.done.lock().map_or(0, |done| done.len());
-    for report in receiver.reports().iter().skip(settled) {
-        view.end(u32::MAX, Transferred::new(report, 0.0));
+    for report in receiver.reports() {
+        view.end(u32::MAX, Transferred::new(&report, 0.0));
     }
     view.finish()
 }
@@ -418,23 +480,15 @@ pub(crate) fn receive(
 pub(crate) fn conclude(
     output: &Output,
     about: &About,
-    files: &[Transferred],
+    account: &Account,
     word: &str,
     seconds: f64,
     server_output: Option<&str>,
 ) -> ExitCode {
-    let counted: Vec<&Transferred> =
-        files.iter().filter(|file| file.state != State::Skipped).collect();
-    let good: Vec<&&Transferred> = counted.iter().filter(|file| file.is_good()).collect();
-    let total = |field: fn(&Transferred) -> u64| {
-        good.iter().fold(0_u64, |sum, file| sum.saturating_add(field(file)))
-    };
-    let (bytes, sent) = (total(|file| file.bytes), total(|file| file.sent));
+    let Account { counted, good, bytes, sent, .. } = *account;
     let rate = sent as f64 * 8.0 / seconds.max(1e-9);
     output.line(&format!(
-        "{} of {} files {word}, {} in {seconds:.2} sec, {}",
-        good.len(),
-        counted.len(),
+        "{good} of {counted} files {word}, {} in {seconds:.2} sec, {}",
         units::bytes(bytes),
         units::rate(rate)
     ));
@@ -445,27 +499,82 @@ pub(crate) fn conclude(
         "bytes": bytes,
         "sent_bytes": sent,
         "bits_per_second": rate,
-        "files": counted.len(),
-        "files_verified": good.len(),
+        "files": counted,
+        "files_verified": good,
     });
     let end = json!({ "sum_sent": sum, "sum_received": sum });
     output.event("end", || end.clone());
     let mut document = json!({
         "start": json::start(about),
-        "files": files.iter().map(Transferred::json).collect::<Vec<_>>(),
+        "files": account.files.iter().map(Transferred::json).collect::<Vec<_>>(),
         "end": end,
     });
-    if let Some(file) = counted.iter().find(|file| !file.is_good()) {
-        let why = file.words.as_deref().unwrap_or_default();
-        document["error"] = format!("{}: {why}", file.name).into();
-        output.note(&format!("bats_iperf: error - {}: {}", printable(&file.name), printable(why)));
+    if account.left_out > 0 {
+        document["files_left_out"] = account.left_out.into();
+    }
+    if let Some((_, name, why)) = &account.failed {
+        document["error"] = format!("{name}: {why}").into();
+        output.note(&format!("bats_iperf: error - {}: {}", printable(name), printable(why)));
     }
     if let Some(text) = server_output {
         output.server_output(&mut document, text);
     }
     output.document(&mut document);
-    match good.len() == counted.len() {
+    match good == counted {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+    use crate::console::Console;
+
+    #[test]
+    fn who_reads_a_file_does_not_stand_still() {
+        let options = cli::parse(["bats_iperf", "-c", "host", "-f", "x"]).unwrap().0;
+        let output = Output::new(Console::new(&options).unwrap());
+        let view = View::new(&output, "sent", 1 << 40, &options, usize::MAX);
+        let pause = Duration::from_millis(50);
+        thread::sleep(pause);
+        let before = view.stillness();
+        assert!(before >= pause);
+        view.on(Progress::Checking { id: 0, octets: 1 });
+        assert!(view.stillness() < before);
+    }
+
+    #[test]
+    fn an_account_sums_all_and_keeps_so_many() {
+        let options = cli::parse(["bats_iperf", "-s", "-J"]).unwrap().0;
+        let output = Output::new(Console::new(&options).unwrap());
+        let view = View::new(&output, "received", 9, &options, 2);
+        let file = |name: &str, state| Transferred {
+            name: name.into(),
+            bytes: 10,
+            sent: 4,
+            seconds: 0.0,
+            state,
+            hash: None,
+            words: (state == State::Failed).then(|| "why".to_owned()),
+        };
+        for (id, name, state) in [
+            (3, "d", State::Failed),
+            (0, "a", State::Skipped),
+            (1, "b", State::Stored),
+            (2, "c", State::Failed),
+            (4, "e", State::Unchanged),
+        ] {
+            view.end(id, file(name, state));
+        }
+        let account = view.finish();
+        let kept: Vec<&str> = account.files.iter().map(|file| file.name.as_str()).collect();
+        assert_eq!((kept, account.left_out), (vec!["a", "d"], 3));
+        assert_eq!((account.counted, account.good, account.bytes, account.sent), (4, 2, 20, 8));
+        assert_eq!(account.failed.as_ref().unwrap().1, "c", "the first as they were offered");
+        assert!(!account.is_good(4));
+        let good = Account { counted: 2, good: 2, ..Account::default() };
+        assert!(good.is_good(2) && !good.is_good(3));
     }
 }

@@ -100,6 +100,7 @@ pub(crate) fn send(pipe: &Pipe, meter: &Meter, pace: &Pace, budget: &Budget) -> 
     let echo_every = echo_every as u64;
     let look_every = (LOOK as u64 / u64::from(pace.length.max(1))).max(1);
     let time = pace.time.unwrap_or(Duration::MAX);
+    let mut silence = Silence::default();
     let mut due = Duration::ZERO;
     let mut counts = pace.omit.is_zero();
     let mut number = 0_u64;
@@ -112,8 +113,11 @@ pub(crate) fn send(pipe: &Pipe, meter: &Meter, pace: &Pace, budget: &Budget) -> 
             thread::sleep((due - now).min(NAP).min(time - now));
             continue;
         }
-        if number.is_multiple_of(look_every) && !wait_for_room(pipe, &clock, time, pace.timeout)? {
-            break;
+        if number.is_multiple_of(look_every) {
+            silence.check(pipe.heard(), now, pace.timeout)?;
+            if !wait_for_room(pipe, &clock, time, pace.timeout)? {
+                break;
+            }
         }
         let now = clock.elapsed();
         if !counts && now >= pace.omit {
@@ -141,6 +145,30 @@ pub(crate) fn send(pipe: &Pipe, meter: &Meter, pace: &Pace, budget: &Budget) -> 
         due += step;
     }
     pipe.finish()
+}
+
+/// How long the other side has been silent although it has something to say. A connection that probes
+/// for it takes more data from time to time, so that a full one is no sign.
+#[derive(Debug, Default)]
+struct Silence {
+    packets: u64,
+    since: Duration,
+}
+
+impl Silence {
+    /// `heard` are the other side's packets so far, `None` where none is due.
+    fn check(&mut self, heard: Option<u64>, now: Duration, limit: Duration) -> Result<()> {
+        match heard {
+            Some(packets) if packets == self.packets => {
+                if now.saturating_sub(self.since) > limit {
+                    bail!("nothing was acknowledged for {} s", limit.as_secs_f64());
+                }
+            }
+            Some(packets) => *self = Self { packets, since: now },
+            None => self.since = now,
+        }
+        Ok(())
+    }
 }
 
 /// Waits until the connection has no long backlog; `false` when the time was over first.
@@ -192,6 +220,21 @@ mod tests {
         assert_eq!(default_length(8_000_000, false), 10_000);
         assert_eq!(default_length(u64::MAX, false), DEFAULT_LENGTH);
         assert_eq!(default_length(u64::MAX, true), 1_024);
+    }
+
+    #[test]
+    fn silence_counts_while_an_answer_is_due() {
+        let (at, limit) = (Duration::from_secs, Duration::from_secs(5));
+        let mut silence = Silence::default();
+        assert!(silence.check(None, at(100), limit).is_ok());
+        assert!(silence.check(Some(7), at(200), limit).is_ok());
+        assert!(silence.check(Some(7), at(205), limit).is_ok());
+        assert!(silence.check(Some(8), at(206), limit).is_ok());
+        // Nothing was due meanwhile.
+        assert!(silence.check(None, at(300), limit).is_ok());
+        assert!(silence.check(Some(8), at(304), limit).is_ok());
+        let error = silence.check(Some(8), at(306), limit).unwrap_err().to_string();
+        assert_eq!(error, "nothing was acknowledged for 5 s");
     }
 
     #[test]

@@ -12,22 +12,22 @@ use crate::clock::Clock;
 use crate::console::Output;
 use crate::control::{ClockOffset, Direction, Summary, Totals};
 use crate::latency::Recorder;
+use crate::limit::Allowance;
 use crate::meter::{Meter, Reading};
 use crate::processor::Processor;
 use crate::receiver::{self, Reception};
 use crate::report::{Side, json, text};
 use crate::sender::{self, Budget, Pace};
+use crate::sending::Sending;
 use crate::sentence;
 use crate::transport::Transport;
 
 /// How long a test may take beyond its time: what a sender has sent must arrive.
 const GRACE: Duration = Duration::from_secs(90);
+/// How often it is looked whether more comes than is allowed.
+const LIMIT_EVERY: Duration = Duration::from_millis(100);
 /// How long a test without a time may take.
 const LONGEST: Duration = Duration::from_secs(86_400);
-
-/// Samples of streams kept for the end: a day of one stream at 1 s, less of more. A client may ask
-/// for more than memory holds.
-const MAX_SAMPLES: usize = 100_000;
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -46,6 +46,10 @@ pub(crate) struct Plan {
     pub(crate) receive_timeout: Duration,
     /// Messages of each stream from the other side that only greet.
     pub(crate) greetings: u64,
+    /// How this side sends, where it does.
+    pub(crate) sending: Sending,
+    /// Bits a second of all streams together that end the test when there are more.
+    pub(crate) limit: Option<u64>,
 }
 
 /// Figures between two times.
@@ -109,6 +113,8 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
     let meters: Vec<Meter> = pipes.iter().map(|_| Meter::default()).collect();
     let budget = Budget::new(plan.bytes, plan.messages);
     let mut reporter = Reporter::new(output, pipes, &meters, plan);
+    let allowance = plan.limit.map(Allowance::new);
+    let mut excess = None;
     let ended: Vec<Ended> = thread::scope(|scope| {
         let (done, ends) = channel();
         let threads: Vec<_> = pipes
@@ -135,10 +141,18 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
                 true => Duration::from_secs(3_600),
                 false => next.saturating_sub(clock.elapsed()),
             };
-            match ends.recv_timeout(left) {
+            if let Some(allowance) = &allowance {
+                let octets = meters.iter().fold(0_u64, |sum, x| sum.saturating_add(x.read().bytes));
+                if excess.is_none() && allowance.is_exceeded(octets) {
+                    excess = Some(allowance.words());
+                    pipes.iter().for_each(|pipe| pipe.close(&allowance.words()));
+                }
+            }
+            let slice = if allowance.is_some() { left.min(LIMIT_EVERY) } else { left };
+            match ends.recv_timeout(slice) {
                 Ok(()) => running -= 1,
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if plan.interval.is_zero() => {}
+                Err(RecvTimeoutError::Timeout) if plan.interval.is_zero() || slice < left => {}
                 Err(RecvTimeoutError::Timeout) => {
                     // A sender that only waits for its data to arrive has nothing to report.
                     if plan.sides.contains(&Side::Receiver)
@@ -168,6 +182,8 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
             one_way.merge(&ended.one_way);
             round_trip.merge(&ended.round_trip);
             let error = ended.result.err().map(|error| sentence::of(&error));
+            // That it was closed is no reason, but has one.
+            let error = error.map(|error| excess.clone().unwrap_or(error));
             let remote = pipe.addresses().1;
             tracing::debug!(%remote, ?side, at = ?ended.at, error, "stream ended");
             // What a sender does after the time is to wait.
@@ -188,6 +204,7 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
             processor: processor.utilization(),
             one_way: one_way.percentiles(plan.clock.error_ns),
             round_trip: round_trip.percentiles(0),
+            sending: plan.sides.contains(&Side::Sender).then(|| plan.sending.clone()),
         },
     }
 }
@@ -284,8 +301,9 @@ impl<'a> Reporter<'a> {
             self.output.line(&line);
         }
         self.output.event("interval", || json::interval(&interval, sides));
-        if self.output.keeps_intervals() {
-            match self.intervals.len() * self.pipes.len() < MAX_SAMPLES {
+        let most = self.output.samples_kept();
+        if most > 0 {
+            match self.intervals.len() * self.pipes.len() < most {
                 true => self.intervals.push(interval),
                 false => self.left_out += 1,
             }

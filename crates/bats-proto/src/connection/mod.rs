@@ -372,6 +372,12 @@ impl Connection {
         }
     }
 
+    /// Octets that have arrived and that nobody has taken.
+    pub(crate) fn receive_buffer_bytes(&self) -> usize {
+        let held = |streams: &Streams| streams.incoming.bytes_held() + streams.inbox.bytes_held();
+        self.streams.as_ref().map_or(0, held)
+    }
+
     /// A sample of everything that can be seen.
     pub(crate) fn stats(&self, now: Timestamp) -> ConnectionStats {
         let mut stats = ConnectionStats {
@@ -430,8 +436,7 @@ impl Connection {
             stats.wasted_packets_received = receiver.wasted;
             stats.symbols_decoded = receiver.symbols_decoded;
             stats.send_buffer_bytes = streams.outgoing.bytes_held() as u64;
-            stats.receive_buffer_bytes =
-                (streams.incoming.bytes_held() + streams.inbox.bytes_held()) as u64;
+            stats.receive_buffer_bytes = self.receive_buffer_bytes() as u64;
             stats.messages_expired = streams.outgoing.expired();
             let residual = streams.incoming.residual();
             stats.messages_received -= residual.messages_overflowed;

@@ -564,6 +564,11 @@ impl Endpoint {
         Some(self.connections.get(&handle)?.stats(now))
     }
 
+    /// Octets that have arrived on a connection and that nobody has taken, whole messages or not.
+    pub fn receive_buffer_bytes(&self, handle: ConnectionHandle) -> Option<usize> {
+        Some(self.connections.get(&handle)?.receive_buffer_bytes())
+    }
+
     /// Address of the peer.
     pub fn remote(&self, handle: ConnectionHandle) -> Option<SocketAddr> {
         Some(self.connections.get(&handle)?.remote())

@@ -379,6 +379,11 @@ impl Session {
         !self.has_outstanding()
     }
 
+    /// Octets that have arrived and that nobody has taken.
+    pub fn receive_buffer_bytes(&self) -> usize {
+        self.incoming.inbox.bytes_held() + self.incoming.partial.len()
+    }
+
     /// A sample of what this layer knows: messages and buffers.
     pub fn stats(&self, now: Timestamp) -> ConnectionStats {
         let unconfirmed = self.outgoing.octets_sent.saturating_sub(self.outgoing.receipt.octets);
@@ -391,8 +396,7 @@ impl Session {
             messages_received: self.messages_received,
             message_bytes_received: self.message_bytes_received,
             send_buffer_bytes: self.outgoing.queued + unconfirmed,
-            receive_buffer_bytes: (self.incoming.inbox.bytes_held() + self.incoming.partial.len())
-                as u64,
+            receive_buffer_bytes: self.receive_buffer_bytes() as u64,
             ..ConnectionStats::default()
         }
     }

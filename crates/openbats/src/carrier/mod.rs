@@ -254,6 +254,27 @@ impl Carriers {
         }
     }
 
+    /// Octets that have arrived and that nobody has taken.
+    pub(crate) fn receive_buffer_bytes(&self, handle: Handle) -> usize {
+        let held = |session: &bats_proto::stream::Session| session.receive_buffer_bytes();
+        match handle {
+            Handle::Packets(handle) => self.packets.receive_buffer_bytes(handle).unwrap_or(0),
+            Handle::Tcp(id) => self.tcp.session(id).map_or(0, held),
+            Handle::Udp(id) => self.udp.receive_buffer_bytes(id),
+            #[cfg(feature = "quic")]
+            Handle::Quic(id) => self.quic.session(id).map_or(0, held),
+        }
+    }
+
+    /// The application vouches for a peer.
+    pub(crate) fn trust_peer(&mut self, handle: Handle) {
+        #[cfg(feature = "quic")]
+        if let Handle::Quic(id) = handle {
+            self.quic.trust_peer(id);
+        }
+        let _ = handle;
+    }
+
     pub(crate) fn remote(&self, handle: Handle) -> Option<SocketAddr> {
         match handle {
             Handle::Packets(handle) => self.packets.remote(handle),

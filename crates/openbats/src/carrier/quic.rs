@@ -15,13 +15,14 @@ use std::time::Duration;
 
 use bats_proto::stream::Session;
 use bats_proto::{
-    ClientConfig, ConnectError, ConnectionStats, Event, PeerLimits, Received, SendError,
+    ClientConfig, CongestionAlgorithm, ConnectError, ConnectionStats, Event, PeerLimits, Received,
+    SendError,
     ServerConfig, Timestamp, Transmit, TransportConfig,
 };
 use bytes::{Bytes, BytesMut};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
-    ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, congestion,
+    ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, VarInt, congestion,
 };
 
 use crate::clock::Clock;
@@ -47,6 +48,7 @@ const RECEIVED: usize = 256 << 10;
 struct Server {
     transport: Arc<TransportConfig>,
     has_datagrams: bool,
+    controller: Controller,
     retry_threshold: usize,
     max_connections: usize,
 }
@@ -87,15 +89,24 @@ fn unusable(error: impl std::fmt::Display) -> ConnectError {
     ConnectError::Configuration(error.to_string())
 }
 
+/// Octets under way within a receiver's budget.
+fn window(budget: usize) -> VarInt {
+    u32::try_from(budget).unwrap_or(u32::MAX).clamp(1 << 16, WINDOW).into()
+}
+
 /// The transport of QUIC as the common options want it.
-fn transport(config: &TransportConfig, has_datagrams: bool) -> Arc<quinn_proto::TransportConfig> {
+fn transport(
+    config: &TransportConfig,
+    has_datagrams: bool,
+    controller: Controller,
+) -> quinn_proto::TransportConfig {
     let mut transport = quinn_proto::TransportConfig::default();
-    let window = u32::try_from(config.receive_budget).unwrap_or(u32::MAX).clamp(1 << 16, WINDOW);
+    let window = window(config.receive_budget);
     transport
         .max_concurrent_bidi_streams(1u32.into())
         .max_concurrent_uni_streams(0u32.into())
-        .stream_receive_window(window.into())
-        .receive_window(window.into())
+        .stream_receive_window(window)
+        .receive_window(window)
         .send_window(WINDOW.into())
         // A silence longer than QUIC can say is none.
         .max_idle_timeout(config.idle_timeout.try_into().ok())
@@ -105,16 +116,46 @@ fn transport(config: &TransportConfig, has_datagrams: bool) -> Arc<quinn_proto::
     let mut discovery = quinn_proto::MtuDiscoveryConfig::default();
     discovery.upper_bound(config.max_udp_payload);
     transport.mtu_discovery_config(Some(discovery));
-    match config.congestion {
-        bats_proto::CongestionAlgorithm::Bbr => {
+    match controller {
+        Controller::Bbr => {
             transport.congestion_controller_factory(Arc::new(congestion::BbrConfig::default()));
         }
-        // The default of QUIC stands for what it does not have.
-        _ => {
+        Controller::Cubic => {
             transport.congestion_controller_factory(Arc::new(congestion::CubicConfig::default()));
         }
     }
-    Arc::new(transport)
+    transport
+}
+
+/// The congestion controllers of this QUIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Controller {
+    Bbr,
+    Cubic,
+}
+
+impl Controller {
+    fn of(algorithm: CongestionAlgorithm) -> Option<Self> {
+        match algorithm {
+            CongestionAlgorithm::Bbr => Some(Self::Bbr),
+            CongestionAlgorithm::Cubic => Some(Self::Cubic),
+            _ => None,
+        }
+    }
+
+    /// What statistics call it.
+    pub(super) fn state(self) -> &'static str {
+        match self {
+            Self::Bbr => "quic bbr",
+            Self::Cubic => "quic cubic",
+        }
+    }
+}
+
+fn no_such_controller() -> ConnectError {
+    unusable(
+        "mode 12 (QUIC) has the congestion controllers BBR and CUBIC, and not the one asked for",
+    )
 }
 
 impl Quic {
@@ -124,7 +165,17 @@ impl Quic {
         seed: [u8; 32],
         server: Option<&ServerConfig>,
         has_datagrams: bool,
+        stranger_budget: Option<usize>,
     ) -> Result<Self, ConnectError> {
+        let controller = match server {
+            Some(server) => match Controller::of(server.transport.congestion) {
+                Some(controller) => controller,
+                // The choice is for the other modes that are offered beside this one.
+                None if !server.transport.also_accepted.is_empty() => Controller::Cubic,
+                None => return Err(no_such_controller()),
+            },
+            None => Controller::Cubic,
+        };
         let ids = Ids::new(seed);
         let mut config = EndpointConfig::default();
         config.supported_versions(vec![VERSION]).rng_seed(Some(seed));
@@ -135,7 +186,12 @@ impl Quic {
                 let tls = bats_proto::crypto::tls_server(server, ALPN)?;
                 let crypto = QuicServerConfig::try_from(tls).map_err(unusable)?;
                 let mut config = quinn_proto::ServerConfig::with_crypto(Arc::new(crypto));
-                config.transport_config(transport(&server.transport, has_datagrams));
+                let mut transport = transport(&server.transport, has_datagrams, controller);
+                if let Some(budget) = stranger_budget {
+                    // A window can be opened later, not closed.
+                    transport.receive_window(window(budget));
+                }
+                config.transport_config(Arc::new(transport));
                 Some(Arc::new(config))
             }
             None => None,
@@ -148,6 +204,7 @@ impl Quic {
             server: server.map(|server| Server {
                 transport: server.transport.clone(),
                 has_datagrams,
+                controller,
                 retry_threshold: server.retry_threshold,
                 max_connections: server.max_connections,
             }),
@@ -200,13 +257,15 @@ impl Quic {
         let (tls, _) = bats_proto::crypto::tls_client(config, server_name, ALPN)?;
         let crypto = QuicClientConfig::try_from(tls).map_err(unusable)?;
         let mut client = quinn_proto::ClientConfig::new(Arc::new(crypto));
-        client.transport_config(transport(&config.transport, has_datagrams));
+        let controller =
+            Controller::of(config.transport.congestion).ok_or_else(no_such_controller)?;
+        client.transport_config(Arc::new(transport(&config.transport, has_datagrams, controller)));
         let at = self.clock.instant(now);
         let (handle, mut quic) =
             self.endpoint.connect(at, client, remote, server_name).map_err(unusable)?;
         let session = Session::new(now, true, &config.transport);
         let datagrams = has_datagrams.then(|| Datagrams::new(&config.transport, &mut quic));
-        let connection = Connection::new(handle, quic, session, datagrams, remote, false);
+        let connection = Connection::new(handle, quic, session, datagrams, remote, (false, controller));
         Ok(self.insert(handle, connection))
     }
 
@@ -269,13 +328,14 @@ impl Quic {
         }
         let (remote, transport) = (incoming.remote_address(), server.transport.clone());
         let has_datagrams = server.has_datagrams;
+        let controller = server.controller;
         let at = self.clock.instant(now);
         match self.endpoint.accept(incoming, at, &mut answer, None) {
             Ok((handle, mut quic)) => {
                 self.handshakes_started += 1;
                 let session = Session::new(now, false, &transport);
                 let datagrams = has_datagrams.then(|| Datagrams::new(&transport, &mut quic));
-                let connection = Connection::new(handle, quic, session, datagrams, remote, true);
+                let connection = Connection::new(handle, quic, session, datagrams, remote, (true, controller));
                 self.insert(handle, connection);
             }
             Err(refused) => {
@@ -356,6 +416,15 @@ impl Quic {
         if is_gone {
             self.by_handle.remove(&connection.handle);
             self.connections.remove(&id);
+        }
+    }
+
+    /// The peer is no stranger any more.
+    pub(super) fn trust_peer(&mut self, id: u64) {
+        let Some(server) = &self.server else { return };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.quic.set_receive_window(window(server.transport.receive_budget));
+            self.dirty.insert(id);
         }
     }
 

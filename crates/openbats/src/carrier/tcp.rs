@@ -17,7 +17,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 #[cfg(target_os = "linux")]
 use super::kernel::Kernel;
 use super::lost;
-use crate::driver::{Interest, Poller, canonical};
+use crate::driver::{Interest, Poller, bind_device, canonical};
 
 /// Octets read at a time.
 const READ: usize = 64 << 10;
@@ -49,10 +49,12 @@ impl Listener {
     /// Listens at an address that the endpoint's UDP socket has, too.
     pub(crate) fn bind(
         address: SocketAddr,
+        device: Option<&str>,
         server: SecuredServer,
         config: &ServerConfig,
     ) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        bind_device(&socket, device)?;
         // Connections that are over keep the port for minutes otherwise.
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
@@ -212,6 +214,7 @@ pub(crate) struct Tcp {
     rests_until: Option<Timestamp>,
     /// What connections of this end are bound to.
     local: Option<SocketAddr>,
+    device: Option<String>,
     connections: BTreeMap<u64, Connection>,
     next: u64,
     dirty: BTreeSet<u64>,
@@ -227,11 +230,11 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    /// `local` is what connections of this end are bound to; port 0 for any.
+    /// `local` and `device` are what connections of this end are bound to; port 0 for any.
     pub(crate) fn new(
         poller: Arc<Poller>,
         listener: Option<Listener>,
-        local: Option<SocketAddr>,
+        (local, device): (Option<SocketAddr>, Option<String>),
     ) -> io::Result<Self> {
         let mut tcp = Self {
             poller,
@@ -239,6 +242,7 @@ impl Tcp {
             is_listening: false,
             rests_until: None,
             local,
+            device,
             connections: BTreeMap::new(),
             next: LISTENER + 1,
             dirty: BTreeSet::new(),
@@ -315,6 +319,7 @@ impl Tcp {
         let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
+        bind_device(&socket, self.device.as_deref())?;
         if let Some(mut local) = self.local {
             if local.ip().is_unspecified() {
                 let any: IpAddr = match remote {

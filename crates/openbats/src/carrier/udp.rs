@@ -377,6 +377,10 @@ impl Udp {
         })
     }
 
+    pub(super) fn receive_buffer_bytes(&self, id: u64) -> usize {
+        self.connections.get(&id).map_or(0, |connection| connection.held)
+    }
+
     pub(super) fn remote(&self, id: u64) -> Option<SocketAddr> {
         Some(self.connections.get(&id)?.remote)
     }

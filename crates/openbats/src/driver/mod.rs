@@ -15,7 +15,7 @@ use bats_types::Timestamp;
 
 pub(crate) use alarm::Alarm;
 pub(crate) use poller::{Interest, Poller};
-pub(crate) use socket::{Socket, canonical};
+pub(crate) use socket::{Socket, bind_device, canonical};
 
 use crate::carrier::Output;
 use crate::shared::Shared;
@@ -126,6 +126,7 @@ impl<'a> Driver<'a> {
             core.endpoint.handle(clock.now(), Input::Datagram(datagram));
         }
         core.endpoint.handle(clock.now(), Input::Timeout);
+        core.check_strangers(clock);
         let next = loop {
             // What could not be sent goes first; there is room for more only behind it.
             let Some(buffer) = self.outgoing.room() else { break Next::Now };

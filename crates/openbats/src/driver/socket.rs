@@ -40,10 +40,12 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Binds `address`; an unspecified IPv6 address serves IPv4 too.
-    pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
+    /// Binds `address`; an unspecified IPv6 address serves IPv4 too. With a `device` datagrams come
+    /// and go by that interface only.
+    pub(crate) fn bind(address: SocketAddr, device: Option<&str>) -> io::Result<Self> {
         let socket =
             RawSocket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        bind_device(&socket, device)?;
         if address.is_ipv6() {
             socket.set_only_v6(!address.ip().is_unspecified())?;
         }
@@ -52,9 +54,9 @@ impl Socket {
     }
 
     /// Any free port, of both families where there are both.
-    pub(crate) fn bind_any() -> io::Result<Self> {
-        Self::bind((Ipv6Addr::UNSPECIFIED, 0).into())
-            .or_else(|_| Self::bind(([0, 0, 0, 0], 0).into()))
+    pub(crate) fn bind_any(device: Option<&str>) -> io::Result<Self> {
+        Self::bind((Ipv6Addr::UNSPECIFIED, 0).into(), device)
+            .or_else(|_| Self::bind(([0, 0, 0, 0], 0).into(), device))
     }
 
     fn from_std(socket: UdpSocket) -> io::Result<Self> {
@@ -178,6 +180,23 @@ impl Socket {
             Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// Binds a socket to an interface, if one is named.
+pub(crate) fn bind_device(socket: &RawSocket, device: Option<&str>) -> io::Result<()> {
+    let Some(device) = device else { return Ok(()) };
+    #[cfg(target_os = "linux")]
+    return socket.bind_device(Some(device.as_bytes())).map_err(|error| {
+        io::Error::new(error.kind(), format!("the interface {device} cannot be used: {error}"))
+    });
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = socket;
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("sockets cannot be bound to the interface {device} on this system"),
+        ))
     }
 }
 
@@ -357,8 +376,8 @@ mod tests {
             ("[::]:0", "127.0.0.1:0"),
             ("127.0.0.1:0", "[::]:0"),
         ] {
-            let receiver = Socket::bind(server.parse().unwrap()).unwrap();
-            let sender = Socket::bind(client.parse().unwrap()).unwrap();
+            let receiver = Socket::bind(server.parse().unwrap(), None).unwrap();
+            let sender = Socket::bind(client.parse().unwrap(), None).unwrap();
             let port = receiver.local_addr().unwrap().port();
             let ip: IpAddr = if server == "[::1]:0" {
                 Ipv6Addr::LOCALHOST.into()
@@ -392,7 +411,7 @@ mod tests {
 
     #[test]
     fn the_alarm_ends_the_wait() {
-        let socket = Socket::bind_any().unwrap();
+        let socket = Socket::bind_any(None).unwrap();
         let alarm = Alarm::new().unwrap();
         let poller = Poller::new().unwrap();
         let short = Some(Duration::from_micros(100));

@@ -4,7 +4,8 @@
 pub(crate) mod tcp;
 pub(crate) mod udp;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -25,6 +26,30 @@ const DRAIN: Duration = Duration::from_secs(60);
 /// Octets that may always wait in a connection.
 const MIN_BACKLOG: u64 = 256 << 10;
 
+/// What sockets of this side are bound to, where it is not left to the system.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Local {
+    pub(crate) ip: Option<IpAddr>,
+    /// The name of an interface.
+    pub(crate) device: Option<String>,
+}
+
+impl Local {
+    /// Binds a socket to the interface, if one is named.
+    pub(crate) fn bind_device(&self, socket: &impl AsFd) -> Result<()> {
+        let Some(device) = &self.device else { return Ok(()) };
+        #[cfg(target_os = "linux")]
+        return socket2::SockRef::from(socket)
+            .bind_device(Some(device.as_bytes()))
+            .with_context(|| format!("the interface {device} cannot be used"));
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = socket;
+            bail!("sockets cannot be bound to the interface {device} on this system")
+        }
+    }
+}
+
 /// What came, if something did.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Received {
@@ -43,7 +68,27 @@ pub(crate) enum Pipe {
     Udp(udp::Pipe),
 }
 
+/// The address that packets to `remote` leave from, where the endpoint has all of the host's.
+fn local_towards(local: SocketAddr, remote: SocketAddr) -> SocketAddr {
+    if !local.ip().is_unspecified() {
+        return local;
+    }
+    let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    // Nothing is sent: the kernel only looks at its routes.
+    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(remote)?;
+        socket.local_addr()
+    });
+    found.map_or(local, |found| SocketAddr::new(found.ip(), local.port()))
+}
+
 impl Pipe {
+    /// A stream of OpenBATS.
+    pub(crate) fn bats(connection: Connection) -> Self {
+        let local = local_towards(connection.local_addr(), connection.remote_addr());
+        Self::Bats { connection, local }
+    }
+
     /// Hands a message over; `false` when there was no room for it in time. After `deadline` it is
     /// of no use; the kernel's carriers do not know that.
     pub(crate) fn send(
@@ -95,6 +140,17 @@ impl Pipe {
         stats.send_buffer_bytes > (2 * stats.cwnd_bytes).saturating_add(soon).max(MIN_BACKLOG)
     }
 
+    /// Packets of the other side so far, while something waits for its acknowledgement; the kernel does
+    /// not tell.
+    pub(crate) fn heard(&self) -> Option<u64> {
+        let Self::Bats { connection, .. } = self else { return None };
+        if !connection.mode().is_reliable() {
+            return None;
+        }
+        let stats = connection.stats();
+        (stats.send_buffer_bytes > 0).then_some(stats.packets_received)
+    }
+
     /// Says that no more messages follow, and waits until all have arrived or come to nothing.
     pub(crate) fn finish(&self) -> Result<()> {
         match self {
@@ -120,6 +176,14 @@ impl Pipe {
         }
     }
 
+    /// Octets of messages that have come in, where the connection is one of OpenBATS.
+    pub(crate) fn octets_received(&self) -> Option<u64> {
+        match self {
+            Self::Bats { connection, .. } => Some(connection.stats().message_bytes_received),
+            Self::Tcp(_) | Self::Udp(_) => None,
+        }
+    }
+
     /// The connection's mode, where it is one of OpenBATS.
     pub(crate) fn mode(&self) -> Option<Mode> {
         match self {
@@ -136,6 +200,7 @@ impl Pipe {
                 let stats = connection.stats();
                 Some(stats.messages_received.saturating_add(stats.messages_lost))
             }
+            Self::Udp(pipe) => pipe.messages_sent_by_peer(),
             _ => None,
         }
     }
@@ -171,6 +236,24 @@ fn finish(connection: &Connection) -> Result<()> {
         }
         if now - moved > STALL || now > DRAIN {
             bail!("{waiting} octets had not arrived after {:.0} s", now.as_secs_f64());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_all_is_shown_as_the_one_in_use() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        for (local, remote, shown) in [
+            ("0.0.0.0:7", "127.0.0.1:9", "127.0.0.1:7"),
+            ("[::]:7", "127.0.0.1:9", "127.0.0.1:7"),
+            ("[::]:7", "[::1]:9", "[::1]:7"),
+            ("127.0.0.2:7", "127.0.0.1:9", "127.0.0.2:7"),
+        ] {
+            assert_eq!(local_towards(address(local), address(remote)), address(shown), "{local}");
         }
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use bytes::{Buf, Bytes, BytesMut};
 use socket2::{Domain, Socket, Type};
 
-use super::{Received, SLICE};
+use super::{Local, Received, SLICE};
 use crate::clock::Clock;
 use crate::control::{Gathering, HELLO_LENGTH, Hello, PATIENCE};
 use crate::message::MAX_LENGTH;
@@ -176,19 +176,20 @@ fn is_pause(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Begins a stream, from the address `local` if that is given.
+/// Begins a stream.
 pub(crate) fn connect(
-    local: Option<IpAddr>,
+    local: &Local,
     remote: SocketAddr,
     hello: Hello,
     limit: Duration,
 ) -> Result<Pipe> {
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, None)
         .context("cannot open a TCP socket")?;
-    if let Some(local) = local {
+    local.bind_device(&socket)?;
+    if let Some(ip) = local.ip {
         socket
-            .bind(&SocketAddr::new(local, 0).into())
-            .with_context(|| format!("cannot send from {local} over TCP"))?;
+            .bind(&SocketAddr::new(ip, 0).into())
+            .with_context(|| format!("cannot send from {ip} over TCP"))?;
     }
     socket
         .connect_timeout(&remote.into(), limit)
@@ -205,8 +206,9 @@ pub(crate) fn connect(
 pub(crate) struct Listener(TcpListener);
 
 impl Listener {
-    pub(crate) fn bind(ip: IpAddr) -> Result<Self> {
+    pub(crate) fn bind(ip: IpAddr, local: &Local) -> Result<Self> {
         let listener = TcpListener::bind((ip, 0)).context("cannot listen for TCP")?;
+        local.bind_device(&listener)?;
         listener.set_nonblocking(true)?;
         Ok(Self(listener))
     }
@@ -250,14 +252,14 @@ mod tests {
     use super::*;
 
     fn pair() -> (Pipe, Pipe) {
-        let listener = Listener::bind([127, 0, 0, 1].into()).unwrap();
+        let listener = Listener::bind([127, 0, 0, 1].into(), &Local::default()).unwrap();
         let remote = SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap()));
         let hello = Hello { test: 5, stream: 0 };
         std::thread::scope(|scope| {
             let client = scope.spawn(|| {
                 // A stranger comes first.
                 drop(TcpStream::connect(remote).unwrap());
-                connect(Some([127, 0, 0, 1].into()), remote, hello, PATIENCE).unwrap()
+                connect(&Local::default(), remote, hello, PATIENCE).unwrap()
             });
             let server = listener.gather(5, 1).unwrap().remove(0);
             (client.join().unwrap(), server)

@@ -2,20 +2,23 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 
-use super::{Received, SLICE};
+use super::{Local, Received, SLICE};
 use crate::clock::Clock;
 use crate::control::{Gathering, Hello};
 use crate::signals;
 
 /// Octets of a message at most: it should pass the usual link in one frame.
 pub(crate) const MAX_MESSAGE: u32 = 1_448;
-const END: &[u8] = b"BIPF-END";
+/// Octets of a message at most in a datagram of IPv4.
+pub(crate) const LONGEST: u32 = 65_507;
+/// Before the count of the messages that were sent.
+const END: &[u8; 8] = b"BIPF-END";
 const END_SEEN: &[u8] = b"BIPF-END-SEEN";
 /// How often the end is said, and how long an answer may take each time.
 const END_TRIES: usize = 25;
@@ -33,6 +36,10 @@ pub(crate) struct Pipe {
     is_server: bool,
     has_ended: AtomicBool,
     is_closed: AtomicBool,
+    /// Messages that were sent from here, the client's greeting among them.
+    sent: AtomicU64,
+    /// What the other side says of itself at its end; [`u64::MAX`] until then.
+    sent_by_peer: AtomicU64,
 }
 
 impl Pipe {
@@ -44,14 +51,18 @@ impl Pipe {
         let _ = raw.set_recv_buffer_size(4 << 20);
         let addresses = (socket.local_addr()?, socket.peer_addr()?);
         let (has_ended, is_closed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { socket, addresses, hello, is_server, has_ended, is_closed })
+        let (sent, sent_by_peer) = (AtomicU64::new((!is_server).into()), AtomicU64::new(u64::MAX));
+        Ok(Self { socket, addresses, hello, is_server, has_ended, is_closed, sent, sent_by_peer })
     }
 
     pub(super) fn send(&self, message: &Bytes, limit: Duration) -> Result<bool> {
         let clock = Clock::start();
         loop {
             match self.socket.send(message) {
-                Ok(_) => return Ok(true),
+                Ok(_) => {
+                    self.sent.fetch_add(1, Ordering::Relaxed);
+                    return Ok(true);
+                }
                 Err(error) if is_pause(&error) => self.check()?,
                 // Another datagram met a full queue or a closed port: this one has a chance.
                 Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ENOBUFS as i32) => {
@@ -73,21 +84,24 @@ impl Pipe {
                 return Ok(Received::End);
             }
             match self.socket.recv(&mut buffer) {
-                Ok(count) => match &buffer[..count] {
-                    END => {
+                Ok(count) => match (&buffer[..count], end_of(&buffer[..count])) {
+                    (_, Some(sent)) => {
+                        self.sent_by_peer.store(sent, Ordering::Release);
                         self.has_ended.store(true, Ordering::Release);
                         // One of them may get through.
                         for _ in 0..3 {
                             let _ = self.socket.send(END_SEEN);
                         }
                     }
-                    END_SEEN => self.has_ended.store(true, Ordering::Release),
-                    hello if hello == self.hello => {
+                    (END_SEEN, _) => self.has_ended.store(true, Ordering::Release),
+                    (hello, _) if hello == self.hello => {
                         if self.is_server {
                             let _ = self.socket.send(hello);
                         }
                     }
-                    message => return Ok(Received::Message(Bytes::copy_from_slice(message))),
+                    (message, _) => {
+                        return Ok(Received::Message(Bytes::copy_from_slice(message)));
+                    }
                 },
                 Err(error) if is_pause(&error) => {
                     self.check()?;
@@ -116,7 +130,8 @@ impl Pipe {
             if self.has_ended.load(Ordering::Acquire) {
                 return Ok(());
             }
-            let _ = self.socket.send(END);
+            let sent = self.sent.load(Ordering::Relaxed);
+            let _ = self.socket.send(&[&END[..], &sent.to_be_bytes()].concat());
             let clock = Clock::start();
             while clock.elapsed() < END_WAIT {
                 match self.recv(END_WAIT) {
@@ -130,6 +145,11 @@ impl Pipe {
         Ok(())
     }
 
+    /// Messages that the other side had sent when it came to its end, if it has said so.
+    pub(super) fn messages_sent_by_peer(&self) -> Option<u64> {
+        Some(self.sent_by_peer.load(Ordering::Acquire)).filter(|&sent| sent != u64::MAX)
+    }
+
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
@@ -139,19 +159,27 @@ impl Pipe {
     }
 }
 
+/// The count in a datagram that says the end.
+fn end_of(datagram: &[u8]) -> Option<u64> {
+    let count = datagram.strip_prefix(END)?;
+    Some(u64::from_be_bytes(count.try_into().ok()?))
+}
+
 fn is_pause(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Begins a stream, from the address `local` if that is given.
+/// Begins a stream.
 pub(crate) fn connect(
-    local: Option<IpAddr>,
+    local: &Local,
     remote: SocketAddr,
     hello: Hello,
     limit: Duration,
 ) -> Result<Pipe> {
     let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-    let socket = UdpSocket::bind((local.unwrap_or(any), 0)).context("cannot open a UDP socket")?;
+    let socket =
+        UdpSocket::bind((local.ip.unwrap_or(any), 0)).context("cannot open a UDP socket")?;
+    local.bind_device(&socket)?;
     socket.connect(remote).with_context(|| format!("cannot reach {remote} over UDP"))?;
     socket.set_read_timeout(Some(HELLO_WAIT))?;
     let hello = hello.encode();
@@ -174,8 +202,12 @@ pub(crate) fn connect(
 pub(crate) struct Listener(Vec<UdpSocket>);
 
 impl Listener {
-    pub(crate) fn bind(ip: IpAddr, count: u16) -> Result<Self> {
-        let bind = |_| UdpSocket::bind((ip, 0)).context("cannot open a UDP socket");
+    pub(crate) fn bind(ip: IpAddr, count: u16, local: &Local) -> Result<Self> {
+        let bind = |_| {
+            let socket = UdpSocket::bind((ip, 0)).context("cannot open a UDP socket")?;
+            local.bind_device(&socket)?;
+            Ok(socket)
+        };
         Ok(Self((0..count).map(bind).collect::<Result<_>>()?))
     }
 
@@ -225,11 +257,11 @@ mod tests {
 
     #[test]
     fn datagrams_pass_and_both_ends_see_the_end() {
-        let listener = Listener::bind([127, 0, 0, 1].into(), 1).unwrap();
+        let listener = Listener::bind([127, 0, 0, 1].into(), 1, &Local::default()).unwrap();
         let remote = SocketAddr::from(([127, 0, 0, 1], listener.ports().unwrap()[0]));
         std::thread::scope(|scope| {
             let client = scope.spawn(|| {
-                connect(Some([127, 0, 0, 1].into()), remote, Hello { test: 9, stream: 0 }, PATIENCE)
+                connect(&Local::default(), remote, Hello { test: 9, stream: 0 }, PATIENCE)
             });
             let server = listener.gather(9, [127, 0, 0, 1].into()).unwrap().remove(0);
             let client = client.join().unwrap().unwrap();
@@ -239,7 +271,10 @@ mod tests {
             assert_eq!(client.recv(PATIENCE).unwrap(), Received::Message("def".into()));
             assert_eq!(server.recv(Duration::ZERO).unwrap(), Received::Nothing);
             let receiving = scope.spawn(move || {
+                assert_eq!(server.messages_sent_by_peer(), None);
                 assert_eq!(server.recv(PATIENCE).unwrap(), Received::End);
+                // The greeting and one message.
+                assert_eq!(server.messages_sent_by_peer(), Some(2));
             });
             client.finish().unwrap();
             receiving.join().unwrap();
@@ -248,15 +283,14 @@ mod tests {
 
     #[test]
     fn only_the_clients_own_address_is_answered() {
-        let listener = Listener::bind([127, 0, 0, 1].into(), 1).unwrap();
+        let listener = Listener::bind([127, 0, 0, 1].into(), 1, &Local::default()).unwrap();
         let remote = SocketAddr::from(([127, 0, 0, 1], listener.ports().unwrap()[0]));
         let hello = Hello { test: 9, stream: 0 };
         // It comes first, with all that a stream needs to know.
         let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
         stranger.send_to(&hello.encode(), remote).unwrap();
         std::thread::scope(|scope| {
-            let client =
-                scope.spawn(|| connect(Some([127, 0, 0, 1].into()), remote, hello, PATIENCE));
+            let client = scope.spawn(|| connect(&Local::default(), remote, hello, PATIENCE));
             let server = listener.gather(9, [127, 0, 0, 1].into()).unwrap().remove(0);
             let client = client.join().unwrap().unwrap();
             assert_eq!(server.addresses().1, client.addresses().0);
@@ -270,6 +304,6 @@ mod tests {
         let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
         let remote = taken.local_addr().unwrap();
         let hello = Hello { test: 1, stream: 0 };
-        assert!(connect(None, remote, hello, Duration::from_millis(300)).is_err());
+        assert!(connect(&Local::default(), remote, hello, Duration::from_millis(300)).is_err());
     }
 }

@@ -10,7 +10,11 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use openbats::{CongestionAlgorithm, Goal, TransportConfig};
 
 use super::{Existing, GoalName, Options, TransportMode};
+use crate::carrier::udp;
 use crate::control::{Carrier, printable};
+
+/// Octets in advance that a limited server takes at least.
+const LEAST_BUDGET: usize = 4 << 20;
 
 /// Which side this is.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +44,8 @@ const CLIENT_ONLY: [&str; 16] = [
     "authorities",
 ];
 /// Options that a server takes without heed, as the original does: scripts may have them.
-const IDLE_AT_A_SERVER: [&str; 6] = ["mode", "time", "parallel", "reverse", "files", "compress"];
+const IDLE_AT_A_SERVER: [&str; 7] =
+    ["mode", "udp", "time", "parallel", "reverse", "files", "compress"];
 /// Options that mean nothing to a client.
 const SERVER_ONLY: [&str; 10] = [
     "only_mode",
@@ -75,11 +80,17 @@ pub(crate) fn parse<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(
             && matches.value_source(id) == Some(ValueSource::CommandLine)
     };
     options.has_interval = given("interval");
+    if options.udp {
+        options.mode = TransportMode::Udp;
+    }
     options.notes = ignored(&options, &role, given);
     if role == Role::Server {
         options.forget_the_client();
-    } else if !options.files.is_empty() && !given("mode") {
+    } else if !options.files.is_empty() && !given("mode") && !options.udp {
         options.mode = TransportMode::Brtp;
+    }
+    if role != Role::Server && options.mode == TransportMode::Udp {
+        check_udp(&options, given("bandwidth"))?;
     }
     check_mode(&options)?;
     if options.detached {
@@ -173,7 +184,8 @@ fn check_mode(options: &Options) -> Result<(), clap::Error> {
              12 (quic)",
         ));
     }
-    if options.deadline.is_some() && options.mode.is_reliable() {
+    let is_timely = matches!(options.mode, TransportMode::Btp | TransportMode::Transparent);
+    if options.deadline.is_some() && !is_timely {
         return Err(wrong("--deadline goes with modes 0 (btp) and 3 (transparent)"));
     }
     let congestion = options.congestion.map(|congestion| congestion.0);
@@ -194,6 +206,12 @@ fn check_mode(options: &Options) -> Result<(), clap::Error> {
             return Err(wrong("the emulated link carries UDP only: no mode 10 with --emulate"));
         }
     }
+    if options.mode == TransportMode::Udp && (options.goal.is_some() || congestion.is_some()) {
+        return Err(wrong(
+            "mode 11 (udp) has neither redundancy nor congestion control: no --goal and no \
+             --congestion",
+        ));
+    }
     // A server without --only-mode may still get clients of other modes.
     let is_settled = options.client.is_some() || options.only_mode.is_some();
     if is_settled
@@ -204,6 +222,24 @@ fn check_mode(options: &Options) -> Result<(), clap::Error> {
             "mode 3 (transparent) has neither redundancy nor congestion control: \
              no --goal and no --congestion",
         ));
+    }
+    Ok(())
+}
+
+/// A client in mode 11. Without a rate datagrams would only fill queues.
+fn check_udp(options: &Options, has_rate: bool) -> Result<(), clap::Error> {
+    if has_rate && options.bandwidth == 0 {
+        return Err(wrong("mode 11 (udp) has no congestion control: give a rate with -b"));
+    }
+    if options.length.is_some_and(|length| length > udp::LONGEST) {
+        let longest = udp::LONGEST;
+        return Err(wrong(&format!("a datagram has at most {longest} octets: no --length beyond")));
+    }
+    if options.cport.is_some() {
+        return Err(wrong("in mode 11 (udp) each stream has a port of its own: no --cport"));
+    }
+    if options.baseline.contains(&Carrier::Udp) {
+        return Err(wrong("mode 11 (udp) is what --baseline udp would compare it with"));
     }
     Ok(())
 }
@@ -232,6 +268,13 @@ fn check_client(options: &Options) -> Result<(), clap::Error> {
     Ok(())
 }
 
+/// The packets' marks are set one by one, by what sends them: a socket's would be overwritten.
+pub(super) fn refuse_dscp(_: &str) -> Result<String, String> {
+    Err("packets carry no DSCP here: have the system mark them, as with 'nft add rule ... udp dport \
+         5201 ip dscp set ef'"
+        .into())
+}
+
 /// A format of strftime that can be printed.
 pub(super) fn parse_format(text: &str) -> Result<String, String> {
     if text.is_empty() {
@@ -252,7 +295,15 @@ impl Options {
             Some(GoalName::Balanced) | None => Goal::Balanced,
         };
         let default = TransportConfig::default();
+        // What a limited server takes in advance must not be a multiple of what it allows.
+        let receive_budget = match self.server_bitrate_limit {
+            Some(limit) => usize::try_from(limit / 8)
+                .unwrap_or(usize::MAX)
+                .clamp(LEAST_BUDGET, default.receive_budget),
+            None => default.receive_budget,
+        };
         TransportConfig {
+            receive_budget,
             mode: self.mode.to_library(),
             goal,
             congestion: self.congestion.map_or(default.congestion, |congestion| congestion.0),
@@ -384,6 +435,12 @@ mod tests {
             "-c h --deadline 50",
             "-c h -m 3 --deadline 50 -r",
             "-c h -m transparent -b 5",
+            "-c h -m 11",
+            "-c h -u -b 10M --length 65507 -r",
+            "-c h -u --baseline tcp",
+            "-c h --bind-dev eth0",
+            "-s --bind-dev eth0",
+            "-s --only-mode udp",
             "-c h --timestamps=%H:%M:%S",
             "-s --existing rename --directory /tmp --idle-timeout 60 --server-bitrate-limit 1G",
             "--generate man",
@@ -411,8 +468,18 @@ mod tests {
             "-c host -p 0",
             "-c host -p 70000",
             "-c host -m 7",
-            "-c host -m udp",
-            "-c host -m 11",
+            "-c host -m udp -b 0",
+            "-c host -u -m 11",
+            "-c host -u --cport 7000",
+            "-c host --dscp ef",
+            "-s -S 184",
+            "-c host -u --length 65508",
+            "-c host -u --baseline udp",
+            "-c host -u --congestion bbr",
+            "-c host -u --goal latency",
+            "-c host -u --deadline 5",
+            "-c host -u -f a",
+            "-s --only-mode udp --congestion bbr",
             "-c host -f a -m 0",
             "-c host -f a -m transparent",
             "-c host -f a --deadline 5",
@@ -478,6 +545,7 @@ mod tests {
         assert_eq!(mode("-c host"), TransportMode::Btp);
         assert_eq!(mode("-c host -f a"), TransportMode::Brtp);
         assert_eq!(mode("-c host -m 3"), TransportMode::Transparent);
+        assert_eq!(mode("-c host -u"), TransportMode::Udp);
     }
 
     /// What the original takes without heed.
@@ -494,6 +562,7 @@ mod tests {
             ("-s -m 1", &["-m"]),
             ("-s -m 0 -f a", &["-m", "-f"]),
             ("-s -m 3 --congestion bbr", &["-m"]),
+            ("-s -u", &["-u"]),
             ("-s -m 3 --only-mode 1 --congestion bbr", &["-m"]),
             ("-s -i 2", &[]),
             ("-s -I lo -p 6000 -m 2 -t 10 -i 1 -P 4 -r -d -T", &["-m", "-t", "-P", "-r"]),

@@ -43,12 +43,16 @@ pub(crate) struct Options {
     #[arg(short, long, default_value_t = 5201, value_parser = clap::value_parser!(u16).range(2..))]
     pub(crate) port: u16,
 
-    /// Transport mode by number or name: 0 btp, 1 brtp, 2 brctp, 3 transparent, 10 tcp, 12 quic.
-    /// Mode 11, plain UDP, is there for comparison: --baseline udp. Files go by brtp without this
-    /// option and by brtp, brctp, tcp and quic with it. A server takes the client's mode and ignores
-    /// this option; see --only-mode.
+    /// Transport mode by number or name: 0 btp, 1 brtp, 2 brctp, 3 transparent, 10 tcp, 11 udp,
+    /// 12 quic. Mode 11 is plain datagrams, in clear, at 1 Mbit/s unless -b says otherwise. Files go by
+    /// brtp without this option and by brtp, brctp, tcp and quic with it. A server takes the client's
+    /// mode and ignores this option; see --only-mode.
     #[arg(short, long, default_value = "btp", value_parser = mode::parse)]
     pub(crate) mode: TransportMode,
+
+    /// The same as -m udp.
+    #[arg(short, long, conflicts_with = "mode")]
+    pub(crate) udp: bool,
 
     /// Seconds between reports, or between lines of progress with -f; 0 for none but the last. A
     /// server that is not told takes the client's.
@@ -65,6 +69,15 @@ pub(crate) struct Options {
         visible_alias = "bind"
     )]
     pub(crate) interface: Option<String>,
+
+    /// Everything goes by this network interface only, in every mode, whatever the routes say.
+    #[arg(long, value_name = "INTERFACE")]
+    pub(crate) bind_dev: Option<String>,
+
+    /// Not available: the field holds the marks of ECN, which each packet has for itself.
+    #[arg(short = 'S', long, alias = "tos", value_name = "VALUE", hide = true,
+          value_parser = check::refuse_dscp)]
+    pub(crate) dscp: Option<String>,
 
     /// Only IPv4.
     #[arg(short = '4', long, alias = "version4", conflicts_with = "ipv6")]
@@ -120,8 +133,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = parse_timeout)]
     pub(crate) rcv_timeout: Duration,
 
-    /// End with an error when a stream could send nothing for this long (milliseconds, or with a
-    /// unit as in 5s).
+    /// End with an error when a stream could send nothing, or nothing of what it has sent was
+    /// acknowledged (modes 1, 2, 10 and 12), for this long (milliseconds, or with a unit as in 5s).
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = parse_timeout)]
     pub(crate) snd_timeout: Duration,
 
@@ -130,11 +143,14 @@ pub(crate) struct Options {
     pub(crate) pidfile: Option<PathBuf>,
 
     /// Congestion control of what this side sends: bbr, cubic, gcc, none, or a constant rate such as
-    /// 100M.
+    /// 100M. The client's governs what goes to the server, the server's what comes from it. A client
+    /// is refused what its mode does not have; a server, whose clients choose the mode, says in the
+    /// report where it is not in force.
     #[arg(long, value_name = "NAME", value_parser = mode::parse_congestion)]
     pub(crate) congestion: Option<Congestion>,
 
-    /// What the redundancy of what this side sends favours.
+    /// What the redundancy of what this side sends favours: each side's for its own direction, as with
+    /// --congestion.
     #[arg(long, value_enum)]
     pub(crate) goal: Option<GoalName>,
 
@@ -222,7 +238,7 @@ pub(crate) struct Options {
     #[arg(long, help_heading = CLIENT)]
     pub(crate) get_server_output: bool,
 
-    /// Local UDP port of the client.
+    /// Local UDP port of the client; not in mode 11 (udp), whose streams have a port each.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..),
           help_heading = CLIENT)]
     pub(crate) cport: Option<u16>,
@@ -287,7 +303,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", value_parser = parse_long_timeout, help_heading = SERVER)]
     pub(crate) idle_timeout: Option<Duration>,
 
-    /// Deny tests whose streams ask for more than this together, or for no limit.
+    /// Deny tests whose streams ask for more than this together, or for no limit; end those that
+    /// send more all the same (more than it over five seconds), and receive files no faster. Each
+    /// test has it for itself.
     #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = SERVER)]
     pub(crate) server_bitrate_limit: Option<u64>,
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use openbats::{Endpoint, Trust, Wait};
 
+use crate::carrier::Local;
 use crate::cli::Options;
 use crate::console::{Console, Output};
 use crate::pidfile::PidFile;
@@ -32,7 +33,7 @@ struct Client<'a> {
     /// Of the signalling, and of the data unless there is an emulated link.
     endpoint: Endpoint,
     host: &'a str,
-    local_ip: Option<IpAddr>,
+    local: Local,
     remote: SocketAddr,
     trust: Trust,
 }
@@ -59,11 +60,14 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
         let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         builder = builder.bind((local_ip.unwrap_or(any), options.cport.unwrap_or(0)).into());
     }
+    if let Some(device) = &options.bind_dev {
+        builder = builder.bind_device(device);
+    }
     let endpoint = builder.start()?;
     signals::watch(vec![endpoint.clone()], console.clone())?;
     let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;
-    let client =
-        Client { options, console, endpoint, host, local_ip, remote, trust: trust(options)? };
+    let local = Local { ip: local_ip, device: options.bind_dev.clone() };
+    let client = Client { options, console, endpoint, host, local, remote, trust: trust(options)? };
     let output = Output::new(console.clone());
     text::banner().iter().for_each(|line| output.line(line));
     output.line(&format!("Connecting to host {host}, port {}", options.port - 1));

@@ -9,13 +9,14 @@ use bats_netem::LinkStats;
 use openbats::{ClientOptions, Connection, Endpoint, TransportConfig, Wait};
 
 use super::{Client, FAREWELL};
-use crate::carrier::{Pipe, tcp, udp};
+use crate::carrier::{Local, Pipe, tcp, udp};
 use crate::clock::stamp_ns;
 use crate::control::{
     self, Carrier, ClockOffset, Hello, Message, PATIENCE, Request, Summary, Work,
 };
 use crate::emulator::Relay;
 use crate::latency::clock_offset;
+use crate::sending::Sending;
 
 /// Octets of files under way on a stream: enough for 1 Gbit/s over 250 ms, and little enough that
 /// progress shows what has arrived.
@@ -125,7 +126,7 @@ impl Client<'_> {
                 let remote = SocketAddr::new(self.remote.ip(), port);
                 let open = |stream| {
                     let limit = self.options.connect_timeout;
-                    tcp::connect(self.local_ip, remote, Hello { test, stream }, limit)
+                    tcp::connect(&self.local, remote, Hello { test, stream }, limit)
                 };
                 let pipes = (0..streams).map(open).map(|pipe| Ok(Pipe::Tcp(pipe?)));
                 (pipes.collect::<Result<_>>()?, Way::default())
@@ -191,7 +192,7 @@ impl Client<'_> {
         let (endpoint, remote) = match &self.options.emulate {
             None => (self.endpoint.clone(), self.remote),
             Some(emulation) => {
-                let relay = Relay::start(emulation, self.local_ip, self.remote)?;
+                let relay = Relay::start(emulation, &self.local, self.remote)?;
                 let address = relay.address();
                 relays.push(relay);
                 (Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).start()?, address)
@@ -201,7 +202,7 @@ impl Client<'_> {
             let connection = self.connect(&endpoint, remote, transport.clone())?;
             let hello = Hello { test, stream }.encode();
             connection.send_within(hello, GREETING_DEADLINE).wait()?;
-            Ok(Pipe::Bats { connection, local: endpoint.local_addr() })
+            Ok(Pipe::bats(connection))
         };
         let mut pipes = Vec::with_capacity(streams.into());
         for first in (0..streams).step_by(AT_A_TIME.into()) {
@@ -229,16 +230,17 @@ impl Client<'_> {
         let mut relays = Vec::new();
         let mut pipes = Vec::new();
         for (stream, &port) in (0..streams).zip(ports) {
-            let (mut local, mut remote) = (self.local_ip, SocketAddr::new(self.remote.ip(), port));
+            let (mut local, mut remote) =
+                (self.local.clone(), SocketAddr::new(self.remote.ip(), port));
             if let Some(emulation) = &self.options.emulate {
-                let relay = Relay::start(emulation, self.local_ip, remote)?;
+                let relay = Relay::start(emulation, &self.local, remote)?;
                 // The relay is on loopback; its other side has our address.
-                (local, remote) = (None, relay.address());
+                (local, remote) = (Local::default(), relay.address());
                 relays.push(relay);
             }
             let hello = Hello { test, stream };
             let limit = self.options.connect_timeout;
-            pipes.push(Pipe::Udp(udp::connect(local, remote, hello, limit)?));
+            pipes.push(Pipe::Udp(udp::connect(&local, remote, hello, limit)?));
         }
         Ok((pipes, Way { endpoint: None, relays }))
     }
@@ -265,6 +267,7 @@ pub(crate) fn receive_summary(control: &Connection, patience: Duration) -> Resul
             for totals in &mut summary.streams {
                 totals.error = totals.error.as_deref().map(control::printable);
             }
+            summary.sending = summary.sending.as_ref().map(Sending::printable);
             Ok(*summary)
         }
         _ => bail!("the peer answers out of turn"),

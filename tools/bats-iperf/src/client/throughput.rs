@@ -18,12 +18,15 @@ use crate::control::{
 use crate::report::json::{self, About};
 use crate::report::{html, text};
 use crate::sender::{self, Pace};
+use crate::sending::Sending;
 use crate::sentence;
 use crate::signals;
 use crate::test::{self, Outcome, Plan};
 
 /// What streams send where times are measured and no rate was asked for.
 const LATENCY_RATE: u64 = 1_000_000;
+/// What streams of mode 11 send where no rate was asked for.
+const UDP_RATE: u64 = 1_000_000;
 
 /// One finished run.
 pub(super) struct Run {
@@ -49,7 +52,8 @@ impl Client<'_> {
     /// Runs the test, then the baselines; the outcome is that of all.
     pub(super) fn throughput(&self, output: &Output) -> Result<ExitCode> {
         let control = self.call()?;
-        let run = self.run(output, &control, Carrier::Bats, self.bandwidth(Carrier::Bats, None))?;
+        let carrier = self.options.mode.carrier();
+        let run = self.run(output, &control, carrier, self.bandwidth(carrier, None))?;
         let mut document = json::document(&run.about, &run.outcome, run.remote.as_ref());
         let mut baselines = Vec::new();
         for &carrier in &self.options.baseline {
@@ -111,6 +115,8 @@ impl Client<'_> {
             // UDP knows no rate of its own; what it is compared with gives it.
             (0, Carrier::Udp, Some(run)) => baseline::rate_of_a_stream(run),
             (0, ..) if self.options.latency => LATENCY_RATE,
+            // Of mode 11, as with iperf3.
+            (0, Carrier::Udp, None) => UDP_RATE,
             (bandwidth, ..) => bandwidth,
         }
     }
@@ -122,8 +128,16 @@ impl Client<'_> {
             (_, true) => Direction::Both,
             _ => Direction::Forward,
         };
-        let length =
-            options.length.unwrap_or_else(|| sender::default_length(bandwidth, options.latency));
+        let is_main = carrier == options.mode.carrier();
+        let length = match options.length {
+            // Of mode 11 they were checked.
+            Some(length) if is_main => length,
+            length => {
+                let usual = || sender::default_length(bandwidth, options.latency);
+                let most = if carrier == Carrier::Udp { udp::MAX_MESSAGE } else { u32::MAX };
+                length.unwrap_or_else(usual).min(most)
+            }
+        };
         let work = Throughput {
             direction,
             seconds: options.time.as_secs_f64(),
@@ -132,7 +146,7 @@ impl Client<'_> {
             messages: options.blockcount.unwrap_or(0),
             interval: options.interval.as_secs_f64(),
             bandwidth,
-            length: if carrier == Carrier::Udp { length.min(udp::MAX_MESSAGE) } else { length },
+            length,
             latency: options.latency,
             deadline_ms: options.deadline.filter(|_| carrier == Carrier::Bats),
         };
@@ -143,7 +157,7 @@ impl Client<'_> {
             carrier,
             work: Work::Throughput(work.clone()),
             title: options.title.clone(),
-            wants_output: options.get_server_output && carrier == Carrier::Bats,
+            wants_output: options.get_server_output && is_main,
             wants_json: options.is_json(),
         };
         (request, work)
@@ -178,6 +192,8 @@ impl Client<'_> {
             clock: begun.clock,
             receive_timeout: self.options.rcv_timeout,
             greetings: 0,
+            sending: Sending::of(self.options, &about.request),
+            limit: None,
         };
         let outcome = test::run(output, &begun.pipes, &plan);
         let summary = Message::Summary(Box::new(outcome.summary.clone()));

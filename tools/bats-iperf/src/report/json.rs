@@ -217,6 +217,11 @@ pub(crate) fn end(outcome: &Outcome, remote: Option<&Summary>) -> Value {
     if !latency.is_empty() {
         value["latency"] = latency.into();
     }
+    let sending: serde_json::Map<String, Value> = text::sendings(outcome, remote)
+        .into_iter()
+        .map(|(direction, sending)| (direction.to_owned(), json!(sending)))
+        .collect();
+    value["sending"] = sending.into();
     value
 }
 

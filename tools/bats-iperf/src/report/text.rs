@@ -4,6 +4,7 @@ use super::{Side, kinds, places};
 use crate::control::{Summary, Totals};
 use crate::latency::Percentiles;
 use crate::meter::Reading;
+use crate::sending::Sending;
 use crate::test::{Interval, Outcome};
 use crate::transport::{Coding, Transport};
 use crate::units;
@@ -237,6 +238,14 @@ pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool
         }
     }
     lines.extend(latency(outcome, remote));
+    for (direction, sending) in sendings(outcome, remote) {
+        if verbose {
+            lines.push(sending.line(direction));
+        }
+        if let Some(note) = &sending.note {
+            lines.push(format!("Note on the sender {direction}: {note}"));
+        }
+    }
     if verbose {
         let side = |is_local: bool, used: crate::processor::Utilization| {
             let kinds: Vec<&str> = kinds(&outcome.sides)
@@ -257,6 +266,18 @@ pub(crate) fn summary(outcome: &Outcome, remote: Option<&Summary>, verbose: bool
         lines.push(format!("CPU Utilization: {}{far}", side(true, own.processor)));
     }
     lines
+}
+
+/// How each direction was sent, as far as its sender has told.
+pub(crate) fn sendings<'a>(
+    outcome: &'a Outcome,
+    remote: Option<&'a Summary>,
+) -> Vec<(&'static str, &'a Sending)> {
+    let (own, theirs) =
+        (outcome.summary.sending.as_ref(), remote.and_then(|summary| summary.sending.as_ref()));
+    let (forward, reverse) = if outcome.is_client { (own, theirs) } else { (theirs, own) };
+    let named = [("forward", forward), ("reverse", reverse)].into_iter();
+    named.filter_map(|(direction, sending)| Some((direction, sending?))).collect()
 }
 
 /// What was found for each direction: its name, one-way and round-trip times.

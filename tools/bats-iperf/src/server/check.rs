@@ -1,6 +1,7 @@
 //! Whether a server can do, and will do, what it is asked for.
 
-use crate::cli::Options;
+use crate::carrier::udp;
+use crate::cli::{Options, TransportMode};
 use crate::control::{self, Carrier, Direction, Request, Work};
 use crate::message::{MAX_LENGTH, MIN_LENGTH};
 
@@ -34,6 +35,9 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
     if !(1..=MAX_STREAMS).contains(&request.streams) {
         return Err(format!("1 to {MAX_STREAMS} streams are possible"));
     }
+    if request.mode == TransportMode::Udp && request.carrier == Carrier::Bats {
+        return Err("mode UDP goes over datagrams of the kernel's".into());
+    }
     let work = match &request.work {
         Work::Throughput(work) => work,
         Work::Files { count, .. } => {
@@ -59,13 +63,17 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
     if !(MIN_LENGTH..=MAX_LENGTH).contains(&work.length) || work.bandwidth > 10_000_000_000_000 {
         return Err("the message length or the bandwidth is out of range".into());
     }
-    if request.carrier == Carrier::Udp && (work.length > 65_507 || work.bandwidth == 0) {
+    if request.carrier == Carrier::Udp && (work.length > udp::LONGEST || work.bandwidth == 0) {
         return Err("UDP needs a bandwidth, and messages that fit into a datagram".into());
     }
     if work.deadline_ms.is_some_and(|deadline| !(1..=3_600_000).contains(&deadline)) {
         return Err("the deadline is out of range".into());
     }
     if let Some(limit) = options.server_bitrate_limit {
+        let longest = options.transport().receive_budget / 2;
+        if work.length as usize > longest {
+            return Err(format!("this server takes messages of at most {longest} octets"));
+        }
         let asked = work.bandwidth.saturating_mul(streams(request).into());
         if asked == 0 || asked > limit {
             return Err(format!(
@@ -79,7 +87,7 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{self, TransportMode};
+    use crate::cli;
     use crate::control::Throughput;
 
     fn options(words: &str) -> Options {
@@ -136,6 +144,7 @@ mod tests {
             request(|request, _| request.streams = 129),
             request(|request, _| request.version = 1),
             request(|request, _| request.carrier = Carrier::Udp),
+            request(|request, _| request.mode = TransportMode::Udp),
         ] {
             assert!(check(&wrong, &options).is_err(), "{wrong:?}");
         }
@@ -173,5 +182,7 @@ mod tests {
         assert!(check(&asking(5_000_000, 3), &options).is_err());
         assert!(check(&asking(0, 1), &options).is_err());
         assert!(check(&asking(u64::MAX / 2, 3), &options).is_err());
+        let long = request(|_, work| (work.bandwidth, work.length) = (5_000_000, MAX_LENGTH));
+        assert!(check(&long, &options).unwrap_err().contains("messages of at most"));
     }
 }

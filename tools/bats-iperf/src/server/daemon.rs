@@ -38,7 +38,8 @@ pub(crate) fn start() -> Result<ExitCode> {
     }
     let mut word = Vec::new();
     if let Some(output) = child.stdout.take() {
-        let _ = output.take(READY.len() as u64).read_to_end(&mut word);
+        // To its end: by then the process has let go of this pipe, too.
+        let _ = output.take(READY.len() as u64 + 1).read_to_end(&mut word);
     }
     if word == READY {
         let _ = writeln!(io::stdout(), "Server running as process {}", child.id());

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use openbats::{Connection, Endpoint, Identity, ServerOptions, StartError, TransportConfig, Wait};
 
 use crate::cli::{Options, TransportMode};
+use crate::clock::Clock;
 use crate::console::{Console, Output};
 use crate::pidfile::PidFile;
 use crate::report::text;
@@ -25,8 +27,17 @@ use registry::Registry;
 
 /// Sessions at a time; more are closed.
 const MAX_SESSIONS: usize = 128;
-/// Connections of one endpoint: those of all tests, and some that have not said whose they are.
-const MAX_CONNECTIONS: usize = 2_048;
+/// Connections of the data's endpoint: those of all tests, and some that have not said whose they
+/// are.
+const MAX_CONNECTIONS: usize = registry::MAX_STREAMS + registry::MAX_STRANGERS + SPARE;
+/// Those that are about to come or to go.
+const SPARE: usize = 64;
+/// How long one who connects may take to say what for.
+const GREETING: Duration = Duration::from_secs(10);
+/// Octets that it may have sent until then: a request, or a hello and a few that repeat it.
+const STRANGER_BUDGET: usize = 64 << 10;
+/// How often a server that waits for its end looks for it.
+const SLICE: Duration = Duration::from_millis(20);
 /// How long the farewell may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -44,9 +55,21 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
     }
     let (ip, _) = options.local_ip()?;
     let (port, reliable) = (options.port - 1, [TransportMode::Brtp]);
-    let signalling = listen(options, ip, port, &identity, (control::transport(), &reliable))?;
-    let modes = options.only_mode.as_ref().map_or(&TransportMode::ALL[..], std::slice::from_ref);
-    let data = listen(options, ip, options.port, &identity, (options.transport(), modes))?;
+    let most = MAX_SESSIONS + SPARE;
+    let signalling = listen(options, ip, port, &identity, (control::transport(), &reliable, most))?;
+    let modes = match &options.only_mode {
+        None => &TransportMode::TOGETHER[..],
+        // Its streams come elsewhere; whoever comes here is sent away.
+        Some(TransportMode::Udp) => &reliable[..],
+        Some(mode) => std::slice::from_ref(mode),
+    };
+    let data = listen(
+        options,
+        ip,
+        options.port,
+        &identity,
+        (options.transport(), modes, MAX_CONNECTIONS),
+    )?;
     signals::watch(vec![signalling.clone(), data.clone()], console.clone())?;
     let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;
     let output = Output::new(console.clone());
@@ -64,6 +87,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
         registry: Registry::default(),
         local: data.local_addr(),
         sessions: Arc::default(),
+        chosen: Arc::default(),
     };
     let (registry, accepting) = (server.registry.clone(), data.clone());
     thread::Builder::new()
@@ -83,14 +107,19 @@ fn listen(
     ip: Option<IpAddr>,
     port: u16,
     identity: &Identity,
-    (transport, modes): (TransportConfig, &[TransportMode]),
+    (transport, modes, most): (TransportConfig, &[TransportMode], usize),
 ) -> Result<Endpoint> {
     let start = |address: SocketAddr| {
         let server = ServerOptions::new(identity.clone())
             .transport(transport.clone())
             .modes(modes.iter().map(|mode| mode.to_library()))
-            .max_connections(MAX_CONNECTIONS);
-        Endpoint::builder().bind(address).server(server).start()
+            .stranger_budget(STRANGER_BUDGET)
+            .max_connections(most);
+        let builder = Endpoint::builder().bind(address).server(server);
+        match &options.bind_dev {
+            Some(device) => builder.bind_device(device).start(),
+            None => builder.start(),
+        }
     };
     let v4 = SocketAddr::from(([0, 0, 0, 0], port));
     let started = match ip {
@@ -116,28 +145,36 @@ struct Server {
     registry: Registry,
     local: SocketAddr,
     sessions: Arc<AtomicUsize>,
+    /// With `--one-off`: the session whose test has begun, 0 before.
+    chosen: Arc<AtomicUsize>,
 }
 
 impl Server {
     fn serve(&self, signalling: &Endpoint) -> ExitCode {
         // Interrupted or idle: that is how a server ends. One that was to serve a test has not.
         let unserved = if self.options.one_off { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-        loop {
-            let accepted = match self.options.idle_timeout {
-                None => signalling.accept().wait(),
-                Some(limit) => match signalling.accept().wait_for(limit) {
-                    Ok(accepted) => accepted,
-                    Err(_) if self.sessions.load(Ordering::Acquire) > 0 => continue,
-                    Err(_) => {
-                        self.console.note("bats_iperf: no client came: idle time-out");
-                        return unserved;
-                    }
-                },
+        let is_patient = self.options.idle_timeout.is_none() && !self.options.one_off;
+        let (served, outcomes) = channel();
+        let mut idle = Clock::start();
+        for number in 1.. {
+            let accepted = loop {
+                if is_patient {
+                    break signalling.accept().wait();
+                }
+                if let Ok(accepted) = signalling.accept().wait_for(SLICE) {
+                    break accepted;
+                }
+                if let Ok(is_good) = outcomes.try_recv() {
+                    return if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+                }
+                if self.sessions.load(Ordering::Acquire) > 0 {
+                    idle = Clock::start();
+                } else if self.options.idle_timeout.is_some_and(|limit| idle.elapsed() >= limit) {
+                    self.console.note("bats_iperf: no client came: idle time-out");
+                    return unserved;
+                }
             };
-            let Ok(control) = accepted else { return unserved };
-            if self.options.one_off {
-                return if self.session(&control) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-            }
+            let Ok(control) = accepted else { break };
             if self.sessions.fetch_add(1, Ordering::AcqRel) >= MAX_SESSIONS {
                 self.sessions.fetch_sub(1, Ordering::AcqRel);
                 control.close(1, "too many sessions at a time");
@@ -145,25 +182,49 @@ impl Server {
             }
             // Counts the session off, also where there is no thread for it.
             let guard = Guard(self.sessions.clone());
-            let (server, client) = (self.clone(), control.clone());
+            let (server, client, served) = (self.clone(), control.clone(), served.clone());
             let started = thread::Builder::new().spawn(move || {
                 let _guard = guard;
-                server.session(&control)
+                let is_good = server.session(&control, number);
+                if server.is_chosen(number) {
+                    let _ = served.send(is_good);
+                }
             });
             if let Err(error) = started {
                 self.console.note(&format!("bats_iperf: no thread for a client: {error}"));
                 client.close(1, "the server is out of threads");
             }
         }
+        if self.chosen.load(Ordering::Acquire) > 0 {
+            // It was interrupted and has its report to print.
+            let _ = outcomes.recv_timeout(FAREWELL);
+        }
+        unserved
+    }
+
+    /// Whether this is the session that a server with `--one-off` is there for.
+    fn is_chosen(&self, session: usize) -> bool {
+        self.options.one_off && self.chosen.load(Ordering::Acquire) == session
+    }
+
+    /// A test of this session is about to begin; whether it may. Nothing that a client does before
+    /// that uses a server with `--one-off` up.
+    fn choose(&self, session: usize) -> bool {
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        !self.options.one_off
+            || match self.chosen.compare_exchange(0, session, order.0, order.1) {
+                Ok(_) => true,
+                Err(chosen) => chosen == session,
+            }
     }
 
     /// All tests of one client; whether they went well.
-    fn session(&self, control: &Connection) -> bool {
-        let result = self.tests(control);
+    fn session(&self, control: &Connection, number: usize) -> bool {
+        let result = self.tests(control, number);
         if let Err(error) = &result {
             tracing::warn!(client = %control.remote_addr(), error = sentence::of(error), "failed");
             self.console.note(&format!("bats_iperf: error - {}", sentence::of(error)));
-            if self.options.one_off {
+            if self.is_chosen(number) {
                 self.console.error(&sentence::of(error));
             }
             control.close(1, "the test failed");

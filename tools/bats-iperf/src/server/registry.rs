@@ -9,14 +9,14 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use openbats::{Connection, Endpoint, Wait};
 
-use crate::control::{Gathering, Hello, PATIENCE};
+use crate::control::{Gathering, Hello};
 
 /// Tests at a time; more are denied.
 const MAX_TESTS: usize = 64;
 /// Streams of all tests at a time.
-const MAX_STREAMS: usize = 1_024;
+pub(super) const MAX_STREAMS: usize = 1_024;
 /// Connections that have not said whose they are.
-const MAX_STRANGERS: usize = 256;
+pub(super) const MAX_STRANGERS: usize = 256;
 
 type Gate = Sender<(u16, Connection)>;
 
@@ -71,8 +71,12 @@ impl Registry {
     }
 
     fn introduce(&self, connection: Connection) {
-        let hello = connection.recv().wait_for(PATIENCE);
-        let Ok(Ok(Some(hello))) = hello else { return };
+        let hello = connection.recv().wait_for(super::GREETING);
+        let Ok(Ok(Some(hello))) = hello else {
+            // Before its time is over, should it have ended by itself.
+            connection.close(1, "no hello");
+            return;
+        };
         let Some(hello) = Hello::decode(&hello) else {
             connection.close(1, "no hello");
             return;
@@ -97,6 +101,7 @@ impl Entry {
                 .recv_timeout(patience.left())
                 .ok()
                 .with_context(|| format!("{} of {count} streams came", gathered.len()))?;
+            connection.trust_peer();
             if stream >= count || gathered.insert(stream, connection).is_some() {
                 bail!("the client numbers its streams wrongly");
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use openbats::{Connection, Wait};
 
-use super::{FAREWELL, Server, check};
-use crate::carrier::{Pipe, tcp, udp};
+use super::{FAREWELL, GREETING, Server, check};
+use crate::carrier::{Local, Pipe, tcp, udp};
 use crate::client::{pace, receive_summary};
 use crate::clock::{Clock, stamp_ns};
 use crate::console::Output;
@@ -18,6 +18,7 @@ use crate::control::{
 use crate::files;
 use crate::report::json::{self, About};
 use crate::report::text;
+use crate::sending::Sending;
 use crate::test::{self, Plan};
 
 /// How long a client may take for its next request.
@@ -39,8 +40,8 @@ impl Server {
     ///
     /// # Errors
     /// The client breaks off or breaks the rules.
-    pub(super) fn tests(&self, control: &Connection) -> Result<bool> {
-        let mut request = match control::receive(control, PATIENCE)? {
+    pub(super) fn tests(&self, control: &Connection, session: usize) -> Result<bool> {
+        let mut request = match control::receive(control, GREETING)? {
             Message::Request(request) => request,
             _ => bail!("{} does not begin with a request", control.remote_addr()),
         };
@@ -48,7 +49,7 @@ impl Server {
         loop {
             let (client, mode) = (control.remote_addr(), request.mode.name());
             tracing::info!(%client, mode, streams = request.streams, "test begins");
-            let (was_good, pipes) = self.test(control, &request)?;
+            let (was_good, pipes) = self.test(control, &request, session)?;
             tracing::info!(%client, was_good, "test ends");
             is_good &= was_good;
             // A client that has what it wanted leaves. Until then it may still miss an
@@ -64,7 +65,12 @@ impl Server {
     }
 
     /// One test from request to summary; whether it went well, and its streams.
-    fn test(&self, control: &Connection, request: &Request) -> Result<(bool, Vec<Pipe>)> {
+    fn test(
+        &self,
+        control: &Connection,
+        request: &Request,
+        session: usize,
+    ) -> Result<(bool, Vec<Pipe>)> {
         if let Err(reason) = check::check(request, &self.options) {
             return self.deny(control, reason);
         }
@@ -72,31 +78,30 @@ impl Server {
         let Some(entry) = self.registry.enter(streams)? else {
             return self.deny(control, "too many tests at a time".into());
         };
+        // It has said what it wants, and there is room for it.
+        control.trust_peer();
         // Where the client has found us.
         let ip = match self.local.ip() {
             ip if ip.is_unspecified() && control.remote_addr().is_ipv4() => IpAddr::from([0; 4]),
             ip => ip,
         };
+        let local = Local { ip: Some(ip), device: self.options.bind_dev.clone() };
         let (gate, ports) = match request.carrier {
             Carrier::Bats => (Gate::Bats, Vec::new()),
             Carrier::Tcp => {
-                let listener = tcp::Listener::bind(ip)?;
+                let listener = tcp::Listener::bind(ip, &local)?;
                 let port = listener.port()?;
                 (Gate::Tcp(listener), vec![port])
             }
             Carrier::Udp => {
-                let listener = udp::Listener::bind(ip, streams)?;
+                let listener = udp::Listener::bind(ip, streams, &local)?;
                 let ports = listener.ports()?;
                 (Gate::Udp(listener), ports)
             }
         };
         control::send(control, &Message::Accept { test: entry.test, ports })?;
-        let local = self.local;
         let pipes: Vec<Pipe> = match gate {
-            Gate::Bats => {
-                let pipe = |connection| Pipe::Bats { connection, local };
-                entry.gather(streams)?.into_iter().map(pipe).collect()
-            }
+            Gate::Bats => entry.gather(streams)?.into_iter().map(Pipe::bats).collect(),
             Gate::Tcp(listener) => {
                 listener.gather(entry.test, streams)?.into_iter().map(Pipe::Tcp).collect()
             }
@@ -111,6 +116,9 @@ impl Server {
         }
         control::send(control, &Message::Joined)?;
         let (clock, greetings) = ready(control)?;
+        if !self.choose(session) {
+            return self.deny(control, "this server serves one test, and that has begun".into());
+        }
         let mut output =
             Output::new(self.console.clone()).title(request.title.as_deref().map(printable));
         if request.wants_output {
@@ -137,8 +145,7 @@ impl Server {
                 let clock = Clock::start();
                 let received = files::receive(&output, &pipes, &self.options, &about);
                 let seconds = clock.elapsed().as_secs_f64();
-                let is_good = received.iter().all(files::Transferred::is_good)
-                    && received.len() as u64 == *count;
+                let is_good = received.is_good(*count);
                 files::conclude(&output, &about, &received, "verified and stored", seconds, None);
                 if request.wants_output {
                     control::send_output(control, &output.copied())?;
@@ -175,6 +182,8 @@ impl Server {
             clock,
             receive_timeout: self.options.rcv_timeout,
             greetings,
+            sending: Sending::of(&self.options, &about.request),
+            limit: self.options.server_bitrate_limit,
         };
         let outcome = test::run(output, pipes, &plan);
         // The client may still wait for the end of what it has sent.

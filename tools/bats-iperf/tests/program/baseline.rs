@@ -22,7 +22,8 @@ fn a_baseline_that_does_not_begin_leaves_the_rest_of_the_report() {
     let scratch = Scratch::new("baseline");
     let page = scratch.path("page.html");
     let port = free_port();
-    let _server = Server::start(port, &[]);
+    // Nobody reads what it prints: that must fit into a pipe.
+    let _server = Server::start(port, &["-i", "0"]);
     let output = starved_client(port, &["-J", "--report", &page]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let report = document(&output.stdout);

@@ -248,3 +248,55 @@ fn a_transfer_off_the_terminal_reports_in_plain_lines() {
     assert!(report.contains("1 of 1 files verified,"), "{report}");
     assert!(report.contains("1 of 1 files verified and stored"), "{report}");
 }
+
+/// Compressed, as it is nearly all zeros; neither end needs room for them on its disk.
+#[test]
+fn a_file_of_more_than_four_gibibytes_keeps_its_places() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    let scratch = Scratch::new("sparse");
+    let size = (1_u64 << 32) + 5_000_001;
+    // Around every place at which 32 bits would wrap, and at the end.
+    let places = [0, (1 << 31) - 3, (1 << 32) - 3, (1 << 32) + 4_194_301, size - 7];
+    let file = fs::File::create(scratch.0.join("sparse")).unwrap();
+    file.set_len(size).unwrap();
+    for (place, octet) in places.into_iter().zip(1_u8..) {
+        file.write_all_at(&[octet; 7], place).unwrap();
+    }
+    let port = free_port();
+    let server = Server::start(port, &["-1", "--directory", &scratch.path("in")]);
+    let output = client(port, &["-P", "2", "-C", "-J", "-f", &scratch.path("sparse")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(server.finish().0, 0);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sent = &report["files"][0];
+    assert_eq!((&sent["bytes"], &sent["sent_bytes"]), (&size.into(), &size.into()));
+    assert_eq!(sent["verified"], true);
+    let stored = fs::File::open(scratch.path("in/sparse")).unwrap();
+    assert_eq!(stored.metadata().unwrap().len(), size);
+    assert!(stored.metadata().unwrap().blocks() * 512 < 64 << 20, "holes stay holes");
+    for (place, octet) in places.into_iter().zip(1_u8..) {
+        let (mut there, mut before) = ([0; 7], [9; 1]);
+        stored.read_exact_at(&mut there, place).unwrap();
+        assert_eq!(there, [octet; 7], "{place}");
+        if place > 0 {
+            stored.read_exact_at(&mut before, place - 1).unwrap();
+            assert_eq!(before, [0], "{place}");
+        }
+    }
+}
+
+#[test]
+fn files_by_other_modes_are_reported_as_the_schema_has_it() {
+    let scratch = Scratch::new("other-modes");
+    fs::write(scratch.0.join("file"), noise(300_000, 1)).unwrap();
+    let port = free_port();
+    let _server = Server::start(port, &["--directory", &scratch.path("in")]);
+    for (mode, name) in [("1", "BRTP"), ("2", "BRCTP"), ("10", "TCP+TLS"), ("12", "QUIC")] {
+        let output = client(port, &["-m", mode, "-J", "-f", &scratch.path("file")]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        crate::json::check("files_report", &report);
+        assert_eq!(report["start"]["files_start"]["protocol"], name);
+    }
+}

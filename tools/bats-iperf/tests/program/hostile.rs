@@ -98,7 +98,7 @@ impl Attacker {
     }
 }
 
-const REQUEST: &str = r#"{"request":{"version":3,"mode":"brtp","streams":1,"carrier":"bats","work":{"throughput":{"direction":"forward","seconds":1.0,"omit":0.0,"bytes":0,"messages":0,"interval":0.5,"bandwidth":1000000,"length":1000,"latency":false,"deadline_ms":null}},"title":null,"wants_output":false,"wants_json":false}}"#;
+const REQUEST: &str = r#"{"request":{"version":4,"mode":"brtp","streams":1,"carrier":"bats","work":{"throughput":{"direction":"forward","seconds":1.0,"omit":0.0,"bytes":0,"messages":0,"interval":0.5,"bandwidth":1000000,"length":1000,"latency":false,"deadline_ms":null}},"title":null,"wants_output":false,"wants_json":false}}"#;
 
 #[test]
 fn fuzzed_signalling_ends_no_server() {
@@ -120,7 +120,7 @@ fn fuzzed_signalling_ends_no_server() {
         (r#""length":1000"#, r#""length":4294967295"#),
         (r#""length":1000"#, r#""length":0"#),
         (r#""bandwidth":1000000"#, r#""bandwidth":18446744073709551615"#),
-        (r#""version":3"#, r#""version":1"#),
+        (r#""version":4"#, r#""version":1"#),
         (r#""mode":"brtp""#, r#""mode":"pigeon""#),
         (r#""carrier":"bats""#, r#""carrier":"pigeon""#),
     ] {
@@ -232,4 +232,81 @@ fn fuzzed_data_fails_its_own_test_only() {
     }
     assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());
     assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0);
+}
+
+#[test]
+fn strangers_that_send_much_are_sent_away() {
+    let port = free_port();
+    let _server = Server::start(port, &[]);
+    let attacker = Attacker::new(port);
+    for port in [port, port - 1] {
+        // One message that never ends, as far as the server can tell.
+        let stranger = attacker.connect(port);
+        for _ in 0..2_000 {
+            let _ = stranger.try_send(vec![b'['; 900_000]);
+            if stranger.close_reason().is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (words, end) = until_the_end(&stranger);
+        assert!(words.is_empty() && end.contains("more than a stranger may send"), "{end}");
+    }
+    // Who has said what for may send as much as ever.
+    assert!(client(port, &["-t", "0.3", "--length", "4M"]).status.success());
+}
+
+/// What a server that serves one test only meets before its client comes.
+#[test]
+fn a_server_of_one_test_is_not_used_up_by_who_begins_none() {
+    let port = free_port();
+    let server = Server::start(port, &["-1", "--server-bitrate-limit", "2M", "-J"]);
+    let attacker = Attacker::new(port);
+    let silent = attacker.connect(port - 1);
+    attacker.connect(port - 1).close(1, "gone");
+    attacker.is_refused(&b"nonsense"[..], "nonsense");
+    attacker.is_refused(REQUEST.replace("1000000", "9000000"), "too much");
+    let (control, data) = attacker.join(REQUEST);
+    data.close(1, "gone");
+    control.close(1, "gone");
+    let (_half, _stream) =
+        attacker.enter(&REQUEST.replace(r#""streams":1"#, r#""streams":2"#), [0, 0]);
+    let output = client(port, &["-t", "0.4", "-b", "1M"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (code, report) = server.finish();
+    assert_eq!(code, 0, "{report}");
+    // One document, of the test.
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert!(report["end"].is_object() && report["error"].is_null(), "{report:#}");
+    drop(silent);
+}
+
+#[test]
+fn a_limit_is_kept_whatever_a_client_has_said() {
+    let scratch = Scratch::new("limit");
+    let port = free_port();
+    let limit = ["--server-bitrate-limit", "800k", "--directory", &scratch.path("in")];
+    let _server = Server::start(port, &limit);
+    let attacker = Attacker::new(port);
+    let request = REQUEST.replace(r#""bandwidth":1000000"#, r#""bandwidth":800000"#);
+    let (control, data) = attacker.join(&request);
+    let ready = r#"{"ready":{"clock":{"offset_ns":5,"error_ns":5},"greetings":1}}"#;
+    control.send(ready).wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(word(&control), "start");
+    for number in 0..4_000_u64 {
+        let head = [&b"BIPF\0"[..], &number.to_be_bytes(), &[0; 16], &[0x77; 1_000]].concat();
+        // Until it is too much.
+        if data.send(head).wait_for(LIMIT).unwrap().is_err() {
+            break;
+        }
+    }
+    let (_, end) = until_the_end(&data);
+    assert!(end.contains("more than the 800000 bits a second"), "{end}");
+    // Files come as slowly as they may: five seconds' worth at once, and the rest in its time.
+    std::fs::write(scratch.0.join("file"), noise(700_000, 3)).unwrap();
+    let output = client(port, &["-J", "-f", &scratch.path("file")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let seconds = report["end"]["sum_sent"]["seconds"].as_f64().unwrap();
+    assert!(seconds > 1.8, "{seconds}");
 }

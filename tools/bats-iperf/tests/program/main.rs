@@ -10,7 +10,9 @@ mod latency;
 mod log;
 mod modes;
 mod options;
+mod sending;
 mod support;
+mod terminal;
 
 use std::fs;
 use std::net::UdpSocket;
@@ -152,7 +154,7 @@ fn what_goes_wrong_is_one_sentence_and_a_code() {
     failed(client(port, &["-f", "/nowhere/file"]), 1, "/nowhere/file");
     failed(client(port, &["-f", "/dev/null"]), 1, "not a regular file");
     failed(client(port, &["-t", "never"]), 2, "never");
-    failed(client(port, &["-m", "11"]), 2, "--baseline udp");
+    failed(client(port, &["-m", "11", "-b", "0"]), 2, "give a rate with -b");
     failed(client(port, &["-I", "nosuch0"]), 1, "nosuch0");
     let no_host = Command::new(PROGRAM).args(["-c", "no.such.host.invalid"]).output().unwrap();
     failed(no_host, 1, "no.such.host.invalid");

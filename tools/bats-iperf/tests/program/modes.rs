@@ -133,3 +133,61 @@ fn a_server_takes_any_mode_or_the_only_one_that_it_was_told() {
         assert!(report.contains(column), "{report}");
     }
 }
+
+/// Plain datagrams: what the link loses is lost, and all of it is counted, the last ones too.
+#[test]
+fn udp_counts_what_it_loses() {
+    let link = "loss=10%,delay=2ms,seed=3";
+    for (options, streams) in
+        [(&["-u"][..], 1), (&["-m", "11", "-r"], 1), (&["-m", "udp", "--bidir", "-P", "2"], 4)]
+    {
+        let options = [options, &["-b", "4M", "--length", "1000", "-t", "1", "-i", "0.5"]].concat();
+        // What the tests' client would add is left out.
+        let options = [&options[..], &["--emulate", link]].concat();
+        let port = free_port();
+        let server = Server::start(port, &["-1", "-J"]);
+        let output = std::process::Command::new(super::support::PROGRAM)
+            .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-J"])
+            .args(&options)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{options:?}: {}", text(&output.stderr));
+        let (code, far) = server.finish();
+        assert_eq!(code, 0, "{far}");
+        let near: Value = serde_json::from_slice(&output.stdout).unwrap();
+        crate::json::check("report", &near);
+        let far: Value = serde_json::from_str(&far).unwrap();
+        for report in [&near, &far] {
+            assert_eq!(report["start"]["test_start"]["protocol"], "UDP");
+            assert_eq!(report["end"]["streams"].as_array().unwrap().len(), streams);
+            is_accounted_for(report);
+            let sum = &report["end"]["sum_received"];
+            let share = sum["lost_percent"].as_f64().unwrap();
+            assert!(share > 4.0 && share < 18.0, "{sum:#}");
+            assert!(sum["jitter_ms"].as_f64().unwrap() > 0.0, "{sum:#}");
+            let rate = report["end"]["sum_sent"]["bits_per_second"].as_f64().unwrap();
+            assert!(rate < 1.1 * 4e6 * streams as f64, "{rate}");
+        }
+    }
+}
+
+#[test]
+fn udp_has_a_rate_of_its_own_and_may_be_all_that_a_server_takes() {
+    let port = free_port();
+    let _server = Server::start(port, &["--only-mode", "udp"]);
+    let output = client(port, &["-m", "11", "-t", "0.5", "-J"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let test = &report["start"]["test_start"];
+    assert_eq!((&test["target_bitrate"], &test["protocol"]), (&1_000_000.into(), &"UDP".into()));
+    assert_eq!(report["end"]["sum_received"]["lost_packets"], 0);
+    assert_eq!(report["end"]["sending"]["forward"]["congestion"], "none");
+    let output = client(port, &["-m", "1", "-t", "0.5", "-b", "1M"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("mode UDP only"), "{}", text(&output.stderr));
+    // Times of single messages, in a datagram each.
+    let output = client(port, &["-m", "11", "-t", "0.5", "--latency", "-J"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = &report["end"]["latency"]["forward"]["round_trip"];
+    assert!(count(&found["count"]) > 10, "{found:#}");
+}

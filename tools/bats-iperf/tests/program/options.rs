@@ -1,6 +1,7 @@
 //! Options, one by one, between real processes.
 
 use std::fs;
+use std::io::BufRead;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -291,4 +292,126 @@ fn manual_and_completions_are_printed() {
         assert!(output.status.success());
         assert!(text(&output.stdout).contains(word), "{what}");
     }
+}
+
+#[test]
+fn a_receiver_that_stands_still_is_given_up() {
+    let port = free_port();
+    let server = Server::start(port, &[]);
+    let mut client = Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-m", "1", "-t", "30", "-i", "0.1"])
+        .args(["--snd-timeout", "600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It sends from the first interval on.
+    let mut lines = std::io::BufReader::new(client.stdout.take().unwrap()).lines();
+    assert!(lines.by_ref().any(|line| line.unwrap().contains(" sec ")), "it never began");
+    signal("STOP", server.id());
+    let rest = std::thread::spawn(move || lines.count());
+    std::thread::sleep(std::time::Duration::from_millis(3_000));
+    // It has given up meanwhile; what the server has to say in the end is waited for.
+    signal("CONT", server.id());
+    rest.join().unwrap();
+    let output = client.wait_with_output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains(" for 0.6 s"), "{errors}");
+}
+
+#[test]
+fn without_intervals_there_is_but_the_end() {
+    let port = free_port();
+    let server = Server::start(port, &["-1"]);
+    let output = client(port, &["-t", "1.2", "-b", "1M", "-i", "0"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (code, far) = server.finish();
+    assert_eq!(code, 0, "{far}");
+    for report in [text(&output.stdout), far] {
+        let figures: Vec<&str> = report.lines().filter(|line| line.contains(" sec ")).collect();
+        assert_eq!(figures.len(), 2, "{report}");
+        assert!(figures.iter().all(|line| line.ends_with("sender") || line.ends_with("receiver")));
+    }
+    let (report, _) = run(&[], &["-t", "0.6", "-b", "1M", "-i", "0"]);
+    assert_eq!(report["intervals"].as_array().unwrap().len(), 0);
+}
+
+/// A name without a directory ends the original by an exception.
+#[test]
+fn a_log_may_be_named_from_where_one_is() {
+    let scratch = Scratch::new("relative");
+    let port = free_port();
+    let _server = Server::start(port, &[]);
+    for name in ["log", "new/log"] {
+        let output = Command::new(PROGRAM)
+            .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "0.3", "-b", "1M", "-l", name])
+            .current_dir(&scratch.0)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(fs::read_to_string(scratch.path(name)).unwrap(), text(&output.stdout), "{name}");
+    }
+}
+
+#[test]
+fn debugging_tells_what_the_library_does() {
+    let port = free_port();
+    let server = Server::start(port, &["-1"]);
+    let output = client(port, &["-t", "0.3", "-b", "1M", "-d"]);
+    assert!(output.status.success());
+    assert_eq!(server.finish().0, 0);
+    let errors = text(&output.stderr);
+    assert!(
+        errors.lines().any(|line| line.contains("DEBUG") && line.contains("stream ended")),
+        "{errors}"
+    );
+    assert!(!text(&output.stdout).contains("DEBUG"), "the report stays as it is");
+}
+
+#[test]
+fn a_server_of_all_addresses_names_the_one_that_was_found() {
+    let port = free_port();
+    let server = Server::start_anywhere(port, &["-1", "-J"]);
+    let output = client(port, &["-t", "0.3", "-b", "1M", "-J"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (code, far) = server.finish();
+    assert_eq!(code, 0, "{far}");
+    let far: Value = serde_json::from_str(&far).unwrap();
+    let near: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let connected = |report: &Value, key: &str| report["start"]["connected"][0][key].clone();
+    for report in [&near, &far] {
+        assert_eq!(connected(report, "local_host"), "127.0.0.1");
+        assert_eq!(connected(report, "remote_host"), "127.0.0.1");
+    }
+    assert_eq!(connected(&far, "local_port"), port);
+    assert_eq!(connected(&far, "remote_port"), connected(&near, "local_port"));
+}
+
+#[test]
+fn an_interface_that_is_named_carries_everything_or_nothing() {
+    let port = free_port();
+    let _server = Server::start(port, &["--bind-dev", "lo"]);
+    for options in [
+        &["--baseline", "tcp,udp"][..],
+        &["-m", "10"],
+        &["-m", "11"],
+        &["-m", "12"],
+        &["--emulate", "delay=1ms"],
+        &["-m", "11", "--emulate", "delay=1ms"],
+    ] {
+        let all = [options, &["--bind-dev", "lo", "-t", "0.3", "-b", "1M"]].concat();
+        let output = client(port, &all);
+        assert!(output.status.success(), "{options:?}: {}", text(&output.stderr));
+    }
+    let output = client(port, &["--bind-dev", "nosuch0", "-t", "0.3"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("the interface nosuch0 cannot be used"),
+        "{}",
+        text(&output.stderr)
+    );
+    let output = client(port, &["--dscp", "ef"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("carry no DSCP"), "{}", text(&output.stderr));
 }

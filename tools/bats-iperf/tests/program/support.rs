@@ -37,9 +37,14 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(port: u16, options: &[&str]) -> Self {
+        let own: &[&str] = if options.contains(&"-I") { &[] } else { &["-I", "lo"] };
+        Self::start_anywhere(port, &[own, options].concat())
+    }
+
+    /// On all addresses unless the options say otherwise.
+    pub(crate) fn start_anywhere(port: u16, options: &[&str]) -> Self {
         let mut child = Command::new(PROGRAM)
             .args(["-s", "-p", &port.to_string()])
-            .args(if options.contains(&"-I") { &[][..] } else { &["-I", "lo"] })
             .args(options)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

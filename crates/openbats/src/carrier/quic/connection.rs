@@ -12,6 +12,7 @@ use quinn_proto::{
 };
 use rustls_pki_types::CertificateDer;
 
+use super::Controller;
 use super::datagrams::Datagrams;
 
 /// Octets that are framed at a time.
@@ -34,6 +35,7 @@ pub(super) struct Connection {
     pub(super) is_counted: bool,
     pub(super) armed: Option<Timestamp>,
     is_server: bool,
+    controller: Controller,
     stream: Option<StreamId>,
     /// Framed octets, those before `written` are gone.
     framed: Vec<u8>,
@@ -52,7 +54,7 @@ impl Connection {
         session: Session,
         datagrams: Option<Datagrams>,
         remote: SocketAddr,
-        is_server: bool,
+        (is_server, controller): (bool, Controller),
     ) -> Self {
         Self {
             datagrams,
@@ -63,6 +65,7 @@ impl Connection {
             is_counted: is_server,
             armed: None,
             is_server,
+            controller,
             stream: None,
             framed: Vec::new(),
             written: 0,
@@ -229,7 +232,7 @@ impl Connection {
         let path = quic.path;
         let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
         let mut stats = ConnectionStats {
-            controller_state: "quic",
+            controller_state: self.controller.state(),
             cwnd_bytes: path.cwnd,
             pacing_bps: u64::MAX,
             delivery_bps: rate(path.cwnd, path.rtt),

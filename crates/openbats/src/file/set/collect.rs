@@ -51,8 +51,11 @@ impl FileSet {
     /// Two paths would get the same name.
     pub fn collect<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, FileError> {
         let mut set = Self::default();
+        let mut known = BTreeSet::new();
         for path in paths {
-            set.add(path.as_ref());
+            let before = set.entries.len();
+            set.add(path.as_ref(), &known);
+            known.extend(set.entries[before..].iter().map(|entry| entry.source.clone()));
         }
         let mut names: BTreeMap<&str, &Entry> = BTreeMap::new();
         for entry in &set.entries {
@@ -96,7 +99,7 @@ impl FileSet {
     }
 
     /// A path that was named: links are followed.
-    fn add(&mut self, path: &Path) {
+    fn add(&mut self, path: &Path, known: &BTreeSet<PathBuf>) {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(error) => return self.skip(path, local("read", path, error).to_string(), true),
@@ -109,7 +112,7 @@ impl FileSet {
         let Some(name) = named.as_deref().and_then(|name| name.to_str()) else {
             return self.skip(path, "it has no name that can be sent", true);
         };
-        if self.entries.iter().any(|entry| entry.source == path) {
+        if known.contains(path) {
             return;
         }
         if metadata.is_dir() {

@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::message::Verdict;
-use super::tree::{Cut, PartHash};
+use super::side::Put;
+use super::tree::{Cut, PartHash, Pulse};
 use super::{Existing, side};
 use crate::file::storage::{local, rename_without_replacing};
-use crate::file::{FileError, name};
+use crate::file::{CHUNK, FileError, name};
 
+static ZEROS: [u8; CHUNK] = [0; CHUNK];
 /// Components of a name at most.
 const MAX_DEPTH: usize = 64;
 /// Numbers tried for a free name.
@@ -59,7 +61,9 @@ pub(super) fn make_directory(path: &Path) -> Result<(), FileError> {
 pub(super) fn existing(path: &Path, size: u64) -> Result<Option<File>, FileError> {
     match path.symlink_metadata() {
         Ok(metadata) if metadata.is_file() && metadata.len() == size => {
-            File::open(path).map(Some).map_err(|error| local("read", path, error))
+            let flags = OFlags::NOFOLLOW.bits() as i32;
+            let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+            opened.map(Some).map_err(|error| local("read", path, error))
         }
         _ => Ok(None),
     }
@@ -106,6 +110,8 @@ pub(super) struct Incoming {
     temporary: PathBuf,
     file: File,
     sha256: Option<[u8; 32]>,
+    /// Nothing of it had been there.
+    is_new: bool,
     reservation: Reservation,
     state: Mutex<State>,
 }
@@ -131,6 +137,7 @@ impl Incoming {
         cut: Cut,
         sha256: Option<[u8; 32]>,
         reserved: &Reserved,
+        pulse: &mut Pulse<'_>,
     ) -> Result<(Self, Vec<PartHash>), FileError> {
         let directory = target.parent().unwrap_or(Path::new(".")).to_owned();
         let is_resumable = cut.parts > 1;
@@ -157,6 +164,7 @@ impl Incoming {
             temporary,
             file,
             sha256,
+            is_new: !is_left_over,
             reservation: Reservation::take(reserved, needed),
             state: Mutex::new(State {
                 hashes: vec![None; cut.parts as usize],
@@ -175,7 +183,7 @@ impl Incoming {
         let write = |error| local("write", &this.target, error);
         this.file.set_len(cut.size).map_err(write)?;
         let hashes = match is_left_over {
-            true => cut.hash_parts_of_sparse(&this.file).map_err(write)?,
+            true => cut.hash_parts_of_sparse(&this.file, pulse).map_err(write)?,
             false => Vec::new(),
         };
         for (place, hash) in this.lock().hashes.iter_mut().zip(&hashes) {
@@ -194,8 +202,11 @@ impl Incoming {
         part < self.cut.parts
     }
 
-    /// Writes octets of a part.
+    /// Writes octets of a part. In a file that is new zeros are there already, as a hole.
     pub(super) fn write(&self, part: u32, at: u64, octets: &[u8]) -> Result<(), FileError> {
+        if self.is_new && ZEROS.get(..octets.len()).is_some_and(|zeros| zeros == octets) {
+            return Ok(());
+        }
         let written = self.file.write_all_at(octets, self.cut.offset(part) + at);
         if let Err(error) = written {
             // A full disk is not helped by what cannot be finished.
@@ -232,7 +243,11 @@ impl Incoming {
     }
 
     /// Verifies the whole and gives it its name.
-    pub(super) fn store(&self, policy: Existing) -> Result<(Verdict, [u8; 32]), FileError> {
+    pub(super) fn store(
+        &self,
+        policy: Existing,
+        pulse: &mut Pulse<'_>,
+    ) -> Result<(Verdict, [u8; 32]), FileError> {
         let (hashes, announced) = {
             let state = self.lock();
             let hashes: Option<Vec<PartHash>> = state.hashes.iter().copied().collect();
@@ -248,52 +263,35 @@ impl Incoming {
             return Err(FileError::Corrupt(self.name.clone()));
         }
         if let Some(wanted) = &self.sha256 {
-            let found =
-                side::hash(&self.file).map_err(|error| local("read", &self.target, error))?;
+            let found = side::hash(&self.file, pulse)
+                .map_err(|error| local("read", &self.target, error))?;
             if found != *wanted {
                 self.discard();
                 return Err(FileError::Checksum(self.name.clone()));
-            }
-            // The hash's own name may be taken, too.
-            let beside = side::beside(&self.target);
-            if policy == Existing::Refuse
-                && beside.symlink_metadata().is_ok()
-                && side::read(&self.target) != Ok(Some(*wanted))
-            {
-                self.discard();
-                return Err(FileError::Exists(beside));
             }
         }
         self.file.sync_data().map_err(|error| {
             self.discard();
             local("write", &self.target, error)
         })?;
-        let verdict = self.put(policy, &hash)?;
+        let verdict = self.put(policy, &hash, pulse)?;
         // A copy of what is there already goes away.
         self.lock().is_over = verdict != Verdict::Unchanged;
         Ok((verdict, hash))
     }
 
-    fn put(&self, policy: Existing, hash: &[u8; 32]) -> Result<Verdict, FileError> {
-        let create = |error| local("create", &self.target, error);
-        match policy {
-            Existing::Overwrite => {
-                fs::rename(&self.temporary, &self.target).map_err(create)?;
-                self.write_side(&self.target)?;
-                return Ok(Verdict::Stored);
-            }
-            Existing::Refuse | Existing::Rename => {
-                match rename_without_replacing(&self.temporary, &self.target) {
-                    Ok(()) => {
-                        self.write_side(&self.target)?;
-                        return Ok(Verdict::Stored);
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    Err(error) => return Err(create(error)),
-                }
-            }
-        }
-        if self.is_same(hash)? {
+    fn put(
+        &self,
+        policy: Existing,
+        hash: &[u8; 32],
+        pulse: &mut Pulse<'_>,
+    ) -> Result<Verdict, FileError> {
+        let taken = match self.put_at(&self.target, policy)? {
+            None => return Ok(Verdict::Stored),
+            Some(taken) => taken,
+        };
+        if taken == self.target && self.is_same(hash, pulse)? {
+            confirm_side(&self.target, self.sha256.as_ref(), policy)?;
             self.discard();
             return Ok(Verdict::Unchanged);
         }
@@ -301,36 +299,89 @@ impl Incoming {
             for number in 1..MAX_COPIES {
                 let mut path = self.target.clone().into_os_string();
                 path.push(format!(".{number}"));
-                let path = PathBuf::from(path);
-                match rename_without_replacing(&self.temporary, &path) {
-                    Ok(()) => {
-                        self.write_side(&path)?;
-                        return Ok(Verdict::Renamed(format!("{}.{number}", self.name)));
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    Err(error) => return Err(create(error)),
+                if self.put_at(Path::new(&path), policy)?.is_none() {
+                    return Ok(Verdict::Renamed(format!("{}.{number}", self.name)));
                 }
             }
         }
         self.discard();
-        Err(FileError::Exists(self.target.clone()))
+        Err(FileError::Exists(taken))
+    }
+
+    /// Gives the file this name, and its SHA-256 hash the name beside it. Where one of them is taken
+    /// and must stay, neither happens, and it is returned.
+    fn put_at(&self, path: &Path, policy: Existing) -> Result<Option<PathBuf>, FileError> {
+        let replaces = policy == Existing::Overwrite;
+        let write = |path: &Path, error| local("write", path, error);
+        if !replaces && path.symlink_metadata().is_ok() {
+            return Ok(Some(path.to_owned()));
+        }
+        // The hash comes first: should both names not be had, it is the one that is easily taken back.
+        let beside = side::beside(path);
+        let side = match &self.sha256 {
+            Some(hash) if !replaces => {
+                let put = side::put(path, hash, false);
+                Some(put.map_err(|error| write(&beside, error))?)
+            }
+            _ => None,
+        };
+        if side == Some(Put::Taken) {
+            return Ok(Some(beside));
+        }
+        let renamed = match replaces {
+            true => fs::rename(&self.temporary, path),
+            false => rename_without_replacing(&self.temporary, path),
+        };
+        if let Err(error) = renamed {
+            if side == Some(Put::New) {
+                let _ = fs::remove_file(&beside);
+            }
+            return match error.kind() {
+                io::ErrorKind::AlreadyExists => Ok(Some(path.to_owned())),
+                _ => Err(local("create", path, error)),
+            };
+        }
+        if let (true, Some(hash)) = (replaces, &self.sha256) {
+            side::put(path, hash, true).map_err(|error| write(&beside, error))?;
+        }
+        Ok(None)
     }
 
     /// Whether the target is a file of this content.
-    fn is_same(&self, hash: &[u8; 32]) -> Result<bool, FileError> {
+    fn is_same(&self, hash: &[u8; 32], pulse: &mut Pulse<'_>) -> Result<bool, FileError> {
         let Some(file) = existing(&self.target, self.cut.size)? else { return Ok(false) };
-        let hashes =
-            self.cut.hash_parts(&file).map_err(|error| local("read", &self.target, error))?;
+        let hashes = self
+            .cut
+            .hash_parts(&file, pulse)
+            .map_err(|error| local("read", &self.target, error))?;
         Ok(self.cut.root(&hashes) == *hash)
     }
+}
 
-    fn write_side(&self, path: &Path) -> Result<(), FileError> {
-        match &self.sha256 {
-            Some(hash) => {
-                side::write(path, hash).map_err(|error| local("write", &side::beside(path), error))
+/// Sees to it that the hash stands beside a file that is there already. Where something else stands
+/// that must stay, the hash gets a free name if files do, and is refused otherwise.
+pub(super) fn confirm_side(
+    path: &Path,
+    sha256: Option<&[u8; 32]>,
+    policy: Existing,
+) -> Result<(), FileError> {
+    let Some(hash) = sha256 else { return Ok(()) };
+    let beside = side::beside(path);
+    let write = |error| local("write", &beside, error);
+    let mut put = side::put(path, hash, policy == Existing::Overwrite).map_err(write)?;
+    if policy == Existing::Rename {
+        for number in 1..MAX_COPIES {
+            if put != Put::Taken {
+                break;
             }
-            None => Ok(()),
+            let mut copy = beside.clone().into_os_string();
+            copy.push(format!(".{number}"));
+            put = side::put_as(Path::new(&copy), path, hash, false).map_err(write)?;
         }
+    }
+    match put {
+        Put::Taken => Err(FileError::Exists(beside)),
+        Put::New | Put::Same => Ok(()),
     }
 }
 

@@ -15,6 +15,7 @@ const GIVE_UP: u8 = 20;
 const RESTART: u8 = 21;
 const ANSWER: u8 = 32;
 const VERDICT: u8 = 33;
+const CHECKING: u8 = 48;
 
 /// Octets of a name at most.
 pub(super) const MAX_NAME: usize = 1_024;
@@ -80,6 +81,8 @@ pub(super) enum Message {
     Restart,
     Answer(Answer),
     Verdict(Verdict),
+    /// Either side reads so many octets of its file, before which it has nothing else to say.
+    Checking(u64),
 }
 
 /// A `DATA` message with room for `octets`; they are appended.
@@ -133,6 +136,10 @@ impl Message {
                 out.put_slice(truncated(why).as_bytes());
             }
             Self::Restart => begin(RESTART),
+            Self::Checking(octets) => {
+                begin(CHECKING);
+                out.put_u64(*octets);
+            }
             Self::Answer(answer) => {
                 begin(ANSWER);
                 let (kind, hashes) = match answer {
@@ -199,6 +206,13 @@ impl Message {
             }
             GIVE_UP => Self::GiveUp(text(&fields.0)),
             RESTART => Self::Restart,
+            CHECKING => {
+                let octets = u64::from_be_bytes(fields.array()?);
+                if !fields.0.is_empty() {
+                    return Err(FileError::Protocol("a message is too long"));
+                }
+                Self::Checking(octets)
+            }
             ANSWER => {
                 let kind = fields.octet()?;
                 let (hashes, rest) = fields.0.as_chunks::<32>();
@@ -274,6 +288,7 @@ mod tests {
             Message::Finish { sent: 2, hash: [8; 32] },
             Message::GiveUp("why".into()),
             Message::Restart,
+            Message::Checking(1 << 40),
             Message::Answer(Answer::Nothing),
             Message::Answer(Answer::Partial(vec![[1; 32], [2; 32]])),
             Message::Answer(Answer::Existing(Vec::new())),

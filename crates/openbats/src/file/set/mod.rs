@@ -91,6 +91,15 @@ pub enum Progress<'a> {
         /// Octets.
         octets: u64,
     },
+    /// So many more of its octets were read to be compared with what is there, at this end or at
+    /// the other. Nothing was sent, and the same octets may be read more than once: a large file takes
+    /// its time.
+    Checking {
+        /// The file's number.
+        id: u32,
+        /// Octets.
+        octets: u64,
+    },
     /// A file or directory is done, well or not.
     End {
         /// Its number.

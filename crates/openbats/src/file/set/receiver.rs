@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::compress;
 use super::incoming::{self, Incoming, Reserved};
 use super::message::{Answer, Message, Offer, Verdict};
-use super::tree::{Cut, PartHash, PartHasher};
+use super::tree::{Cut, PartHash, PartHasher, Pulse};
 use super::{Existing, FileReport, Outcome, Progress, side};
 use crate::connection::Connection;
 use crate::file::storage::local;
 use crate::file::{CHUNK, FileError};
 
-/// Files that are open at a time.
+/// Files at a time that are open or whose hashes are kept.
 const MAX_OPEN: usize = 512;
 
 /// Receives files and directories into a directory. Shared by all connections of a transfer.
@@ -23,6 +23,7 @@ pub struct Receiver {
     existing: Existing,
     max_size: u64,
     max_entries: usize,
+    keeps_reports: bool,
     reserved: Reserved,
     state: Mutex<State>,
 }
@@ -32,6 +33,23 @@ struct State {
     slots: BTreeMap<u32, Slot>,
     open: usize,
     reports: Vec<FileReport>,
+}
+
+impl State {
+    /// What is known of a file from now on; those of which much is known are counted.
+    fn keep(&mut self, id: u32, slot: Slot) {
+        self.open += usize::from(slot.is_costly());
+        if self.slots.insert(id, slot).is_some_and(|before| before.is_costly()) {
+            self.open = self.open.saturating_sub(1);
+        }
+    }
+}
+
+impl Slot {
+    /// It holds an open file or the hashes of one.
+    fn is_costly(&self) -> bool {
+        !matches!(self, Self::Settled)
+    }
 }
 
 /// What is known of a file that was offered.
@@ -63,6 +81,7 @@ impl Receiver {
             existing: Existing::Refuse,
             max_size: u64::MAX,
             max_entries: 1_000_000,
+            keeps_reports: true,
             reserved: Reserved::default(),
             state: Mutex::default(),
         }
@@ -89,6 +108,14 @@ impl Receiver {
         self
     }
 
+    /// Keeps nothing of what is settled: [`run`](Self::run) has told of it by
+    /// [`Progress::End`], and [`reports`](Self::reports) has only the rest.
+    #[must_use]
+    pub fn without_reports(mut self) -> Self {
+        self.keeps_reports = false;
+        self
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,7 +135,14 @@ impl Receiver {
         let mut current: Option<Current> = None;
         while let Some(octets) = connection.recv().await? {
             let (id, message) = Message::decode(octets)?;
-            if let Some(answer) = self.take(id, message, &mut current, &observe)? {
+            // Both ends are told that a long look at a file goes on. Where there is no room for that,
+            // something else moves.
+            let tell = |octets| {
+                let _ = connection.try_send(Message::Checking(octets).encode(id));
+                observe(Progress::Checking { id, octets });
+            };
+            let answer = self.take(id, message, &mut current, &observe, &mut Pulse::new(&tell))?;
+            if let Some(answer) = answer {
                 connection.send(answer.encode(id)).await?;
             }
         }
@@ -117,7 +151,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// What became of everything that was offered. Call it when all connections are done.
+    /// What became of everything that was offered, as far as it is kept. Call it when all connections
+    /// are done.
     #[must_use]
     pub fn reports(&self) -> Vec<FileReport> {
         let state = self.lock();
@@ -144,27 +179,29 @@ impl Receiver {
         message: Message,
         current: &mut Option<Current>,
         observe: &impl Fn(Progress<'_>),
+        pulse: &mut Pulse<'_>,
     ) -> Result<Option<Message>, FileError> {
         match message {
-            Message::Offer(offer) => self.on_offer(id, offer, observe),
+            Message::Offer(offer) => self.on_offer(id, offer, observe, pulse),
             Message::Data { part, encoding, octets } => {
                 let result = self.on_data(id, part, encoding, &octets, current, observe);
                 self.settle_failure(id, result.map(|()| None), observe)
             }
             Message::Part { part, hash } => {
                 let result = self.on_part(id, part, hash, current);
-                let result = result.and_then(|is_complete| self.complete(id, is_complete, observe));
+                let result =
+                    result.and_then(|is_complete| self.complete(id, is_complete, observe, pulse));
                 self.settle_failure(id, result, observe)
             }
             Message::Finish { sent, hash } => match self.slot(id)? {
                 Slot::Open(incoming, _) => {
                     let result = incoming
                         .on_finish(sent, hash)
-                        .and_then(|is_complete| self.complete(id, is_complete, observe));
+                        .and_then(|is_complete| self.complete(id, is_complete, observe, pulse));
                     self.settle_failure(id, result, observe)
                 }
                 Slot::Existing(existing) => {
-                    let result = Self::confirm(&existing, hash);
+                    let result = self.confirm(&existing, hash, pulse);
                     let result =
                         result.map(|()| Some(self.unchanged(id, &existing, hash, observe)));
                     self.settle_failure(id, result, observe)
@@ -180,13 +217,19 @@ impl Receiver {
                     let (offer, target, _) = &*existing;
                     let result = match self.existing {
                         Existing::Refuse => Err(FileError::Exists(target.clone())),
-                        _ => self.open(id, offer.clone(), target.clone()).map(Some),
+                        _ => self.open(id, offer.clone(), target.clone(), pulse).map(Some),
                     };
                     self.settle_failure(id, result, observe)
                 }
                 Slot::Settled => Ok(None),
                 Slot::Open(..) => Err(FileError::Protocol("a file that has begun was begun again")),
             },
+            Message::Checking(octets) => {
+                if matches!(self.slot(id)?, Slot::Open(..) | Slot::Existing(_)) {
+                    observe(Progress::Checking { id, octets });
+                }
+                Ok(None)
+            }
             Message::Answer(_) | Message::Verdict(_) => {
                 Err(FileError::Protocol("an answer of the side that asks"))
             }
@@ -203,6 +246,7 @@ impl Receiver {
         id: u32,
         offer: Offer,
         observe: &impl Fn(Progress<'_>),
+        pulse: &mut Pulse<'_>,
     ) -> Result<Option<Message>, FileError> {
         {
             let mut state = self.lock();
@@ -218,7 +262,7 @@ impl Receiver {
         }
         observe(Progress::Begin { id, name: &offer.name, size: offer.size });
         let (name, size) = (offer.name.clone(), offer.size);
-        match self.prepare(id, offer) {
+        match self.prepare(id, offer, pulse) {
             Ok(Prepared::Answer(answer)) => Ok(answer),
             Ok(Prepared::Directory) => {
                 let outcome = Outcome::Stored { hash: None };
@@ -234,7 +278,7 @@ impl Receiver {
         }
     }
 
-    fn prepare(&self, id: u32, offer: Offer) -> Result<Prepared, FileError> {
+    fn prepare(&self, id: u32, offer: Offer, pulse: &mut Pulse<'_>) -> Result<Prepared, FileError> {
         let target = incoming::place(&self.directory, &offer.name)?;
         if offer.is_directory {
             incoming::make_directory(&target)?;
@@ -248,26 +292,30 @@ impl Receiver {
             if let Some(file) = incoming::existing(&target, offer.size)? {
                 let cut = Cut::new(offer.size);
                 let hashes =
-                    cut.hash_parts(&file).map_err(|error| local("read", &target, error))?;
+                    cut.hash_parts(&file, pulse).map_err(|error| local("read", &target, error))?;
                 let slot = Slot::Existing(Arc::new((offer, target, hashes.clone())));
-                self.lock().slots.insert(id, slot);
+                self.lock().keep(id, slot);
                 return Ok(Prepared::Answer(Some(Message::Answer(Answer::Existing(hashes)))));
             }
             if target.symlink_metadata().is_ok() && self.existing == Existing::Refuse {
                 return Err(FileError::Exists(target));
             }
         }
-        let answer = self.open(id, offer, target)?;
+        let answer = self.open(id, offer, target, pulse)?;
         Ok(Prepared::Answer((!is_eager).then_some(answer)))
     }
 
-    fn open(&self, id: u32, offer: Offer, target: PathBuf) -> Result<Message, FileError> {
+    fn open(
+        &self,
+        id: u32,
+        offer: Offer,
+        target: PathBuf,
+        pulse: &mut Pulse<'_>,
+    ) -> Result<Message, FileError> {
         let cut = Cut::new(offer.size);
         let (incoming, hashes) =
-            Incoming::open(target, offer.name, cut, offer.sha256, &self.reserved)?;
-        let mut state = self.lock();
-        state.open += 1;
-        state.slots.insert(id, Slot::Open(Arc::new(incoming), Arc::default()));
+            Incoming::open(target, offer.name, cut, offer.sha256, &self.reserved, pulse)?;
+        self.lock().keep(id, Slot::Open(Arc::new(incoming), Arc::default()));
         Ok(Message::Answer(match hashes.is_empty() {
             true => Answer::Nothing,
             false => Answer::Partial(hashes),
@@ -340,12 +388,13 @@ impl Receiver {
         id: u32,
         is_complete: bool,
         observe: &impl Fn(Progress<'_>),
+        pulse: &mut Pulse<'_>,
     ) -> Result<Option<Message>, FileError> {
         if !is_complete {
             return Ok(None);
         }
         let Slot::Open(incoming, octets) = self.slot(id)? else { return Ok(None) };
-        let (verdict, hash) = incoming.store(self.existing)?;
+        let (verdict, hash) = incoming.store(self.existing, pulse)?;
         let outcome = match &verdict {
             Verdict::Unchanged => Outcome::Unchanged { hash },
             Verdict::Renamed(to) => Outcome::Renamed { hash, to: to.clone() },
@@ -359,21 +408,23 @@ impl Receiver {
 
     /// Whether what exists is what the sender has.
     fn confirm(
+        &self,
         (offer, target, hashes): &(Offer, PathBuf, Vec<PartHash>),
         hash: [u8; 32],
+        pulse: &mut Pulse<'_>,
     ) -> Result<(), FileError> {
         if Cut::new(offer.size).root(hashes) != hash {
             return Err(FileError::Corrupt(offer.name.clone()));
         }
-        if let Some(wanted) = &offer.sha256 {
-            let read = |error| local("read", target, error);
-            let file = std::fs::File::open(target).map_err(read)?;
-            if side::hash(&file).map_err(read)? != *wanted {
-                return Err(FileError::Checksum(offer.name.clone()));
-            }
-            side::write(target, wanted).map_err(|error| local("write", target, error))?;
+        let Some(wanted) = &offer.sha256 else { return Ok(()) };
+        let Some(file) = incoming::existing(target, offer.size)? else {
+            return Err(FileError::Changed(target.clone()));
+        };
+        let found = side::hash(&file, pulse).map_err(|error| local("read", target, error))?;
+        if found != *wanted {
+            return Err(FileError::Checksum(offer.name.clone()));
         }
-        Ok(())
+        incoming::confirm_side(target, Some(wanted), self.existing)
     }
 
     fn unchanged(
@@ -418,10 +469,10 @@ impl Receiver {
     fn report(&self, id: u32, report: FileReport, observe: &impl Fn(Progress<'_>)) {
         observe(Progress::End { id, report: &report });
         let mut state = self.lock();
-        if let Some(Slot::Open(..)) = state.slots.insert(id, Slot::Settled) {
-            state.open = state.open.saturating_sub(1);
+        state.keep(id, Slot::Settled);
+        if self.keeps_reports {
+            state.reports.push(report);
         }
-        state.reports.push(report);
     }
 }
 

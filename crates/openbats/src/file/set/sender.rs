@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 
 use super::compress::{self, Compression};
 use super::message::{Answer, Message, Offer, Verdict, begin_data};
-use super::tree::{Cut, PartHash};
+use super::tree::{Cut, PartHash, Pulse};
 use super::{Entry, FileReport, FileSet, Outcome, Progress};
 use crate::connection::Connection;
 use crate::error::RecvError;
@@ -231,6 +231,12 @@ impl Sender {
         let outcome = match message {
             Message::Answer(answer) => return Ok(Some((id, answer))),
             Message::Verdict(verdict) => verdict,
+            Message::Checking(octets) => {
+                if !self.is_settled(id) {
+                    observe(Progress::Checking { id, octets });
+                }
+                return Ok(None);
+            }
             _ => return Err(FileError::Protocol("a request of the side that answers")),
         };
         let hash = self.lock().hashes.get(id as usize).copied().flatten();
@@ -357,7 +363,7 @@ impl Sender {
         }
         let mut answer = self.answer(connection, id, observe).await?;
         if let Some(Answer::Existing(hashes)) = &answer {
-            if self.is_there(&file, hashes, observe)? {
+            if self.is_there(connection, &file, hashes, observe)? {
                 return self.finish(connection, &file).await;
             }
             connection.send(Message::Restart.encode(id)).await?;
@@ -403,6 +409,7 @@ impl Sender {
     /// Whether the receiver's file is the same; then nothing is left to be sent.
     fn is_there(
         &self,
+        connection: &Connection,
         file: &Outgoing,
         hashes: &[PartHash],
         observe: &impl Fn(Progress<'_>),
@@ -411,7 +418,7 @@ impl Sender {
             return Err(FileError::Protocol("an answer that does not fit the file"));
         }
         for (part, hash) in (0..file.cut.parts).zip(hashes) {
-            if self.hash_part(file, part)? != *hash {
+            if self.hash_part(connection, file, part, observe)? != *hash {
                 return Ok(false);
             }
         }
@@ -422,8 +429,22 @@ impl Sender {
         Ok(true)
     }
 
-    fn hash_part(&self, file: &Outgoing, part: u32) -> Result<PartHash, FileError> {
-        file.cut.hash_part(&file.file, part).map_err(|error| self.read_error(file, error))
+    /// The hash of a part; both ends are told that it goes on.
+    fn hash_part(
+        &self,
+        connection: &Connection,
+        file: &Outgoing,
+        part: u32,
+        observe: &impl Fn(Progress<'_>),
+    ) -> Result<PartHash, FileError> {
+        let id = file.id;
+        let tell = |octets| {
+            // Where there is no room for it, something else moves.
+            let _ = connection.try_send(Message::Checking(octets).encode(id));
+            observe(Progress::Checking { id, octets });
+        };
+        let hash = file.cut.hash_part(&file.file, part, &mut Pulse::new(&tell));
+        hash.map_err(|error| self.read_error(file, error))
     }
 
     fn read_error(&self, file: &Outgoing, error: io::Error) -> FileError {
@@ -445,7 +466,7 @@ impl Sender {
         let id = file.id;
         let there = file.there.get(part as usize);
         let is_there = match there {
-            Some(there) => self.hash_part(file, part)? == *there,
+            Some(there) => self.hash_part(connection, file, part, observe)? == *there,
             None => false,
         };
         let hash = match (is_there, there) {

@@ -16,6 +16,38 @@ pub(super) const MAX_PARTS: u64 = 1 << 14;
 /// The hash of a part; that of the file where it is the only one.
 pub(super) type PartHash = [u8; 32];
 
+/// Octets that are read before someone is told that it goes on: so often that nobody takes a slow
+/// disk for a standstill.
+const BEAT: u64 = 8 << 20;
+
+/// Tells of what is read and not sent, from time to time and at its end.
+pub(super) struct Pulse<'a> {
+    octets: u64,
+    tell: &'a dyn Fn(u64),
+}
+
+impl<'a> Pulse<'a> {
+    pub(super) fn new(tell: &'a dyn Fn(u64)) -> Self {
+        Self { octets: 0, tell }
+    }
+
+    /// So many more octets were read.
+    pub(super) fn beat(&mut self, octets: u64) {
+        self.octets += octets;
+        if self.octets >= BEAT {
+            (self.tell)(std::mem::take(&mut self.octets));
+        }
+    }
+}
+
+impl Drop for Pulse<'_> {
+    fn drop(&mut self) {
+        if self.octets > 0 {
+            (self.tell)(self.octets);
+        }
+    }
+}
+
 /// How a file of some size is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
@@ -86,7 +118,12 @@ impl Cut {
     }
 
     /// The hash of a part of a file on disk.
-    pub(super) fn hash_part(&self, file: &File, part: u32) -> io::Result<PartHash> {
+    pub(super) fn hash_part(
+        &self,
+        file: &File,
+        part: u32,
+        pulse: &mut Pulse<'_>,
+    ) -> io::Result<PartHash> {
         let mut hasher = self.hasher(part);
         let mut buffer = vec![0; super::super::CHUNK];
         let (mut at, end) = (self.offset(part), self.offset(part) + self.len(part));
@@ -95,24 +132,33 @@ impl Cut {
             file.read_exact_at(&mut buffer[..want], at)?;
             hasher.update(&buffer[..want]);
             at += want as u64;
+            pulse.beat(want as u64);
         }
         Ok(hasher.finish())
     }
 
     /// The hashes of the parts of a file that may have holes. A part that is a hole has no hash
     /// and gets zeros, so that a large file of which little has arrived is quickly looked through.
-    pub(super) fn hash_parts_of_sparse(&self, file: &File) -> io::Result<Vec<PartHash>> {
+    pub(super) fn hash_parts_of_sparse(
+        &self,
+        file: &File,
+        pulse: &mut Pulse<'_>,
+    ) -> io::Result<Vec<PartHash>> {
         (0..self.parts)
             .map(|part| match is_hole(file, self.offset(part), self.len(part)) {
                 true => Ok([0; 32]),
-                false => self.hash_part(file, part),
+                false => self.hash_part(file, part, pulse),
             })
             .collect()
     }
 
     /// The hashes of all parts of a file on disk.
-    pub(super) fn hash_parts(&self, file: &File) -> io::Result<Vec<PartHash>> {
-        (0..self.parts).map(|part| self.hash_part(file, part)).collect()
+    pub(super) fn hash_parts(
+        &self,
+        file: &File,
+        pulse: &mut Pulse<'_>,
+    ) -> io::Result<Vec<PartHash>> {
+        (0..self.parts).map(|part| self.hash_part(file, part, pulse)).collect()
     }
 }
 
@@ -195,7 +241,7 @@ mod tests {
         let cut = Cut::new(1 << 40);
         file.set_len(1 << 40).unwrap();
         file.write_all_at(b"x", cut.offset(5) + 7).unwrap();
-        let hashes = cut.hash_parts_of_sparse(&file).unwrap();
+        let hashes = cut.hash_parts_of_sparse(&file, &mut Pulse::new(&|_| {})).unwrap();
         std::fs::remove_file(path).unwrap();
         for (part, hash) in hashes.iter().enumerate() {
             assert_eq!(*hash != [0; 32], part == 5, "{part}");

@@ -1,0 +1,75 @@
+//! Whose `--congestion` and `--goal` govern which direction, between two processes.
+
+use serde_json::Value;
+
+use crate::json::check;
+use crate::support::{Server, client, free_port, text};
+
+/// The client's document and the server's text.
+fn run(server: &[&str], options: &[&str]) -> (Value, String) {
+    let port = free_port();
+    let server = Server::start(port, &[server, &["-1", "-V"]].concat());
+    let output = client(port, &[options, &["-J", "-t", "0.4", "-b", "2M"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (code, report) = server.finish();
+    assert_eq!(code, 0, "{report}");
+    let near: Value = serde_json::from_slice(&output.stdout).unwrap();
+    check("report", &near);
+    (near, report)
+}
+
+#[test]
+fn each_side_decides_on_what_it_sends() {
+    let (near, far) = run(
+        &["--congestion", "none", "--goal", "throughput"],
+        &["--bidir", "--congestion", "8M", "--goal", "latency"],
+    );
+    let sending = &near["end"]["sending"];
+    let told = |direction: &str| {
+        let sending = &sending[direction];
+        assert!(sending["note"].is_null(), "{sending}");
+        (sending["congestion"].as_str().unwrap(), sending["goal"].as_str().unwrap())
+    };
+    assert_eq!(told("forward"), ("fixed:8000000", "latency"));
+    assert_eq!(told("reverse"), ("none", "throughput"));
+    // Not only told: these are the controllers that ran.
+    let streams = near["end"]["streams"].as_array().unwrap();
+    let states: Vec<&Value> =
+        streams.iter().map(|x| &x["openbats"]["sender"]["controller_state"]).collect();
+    assert_eq!(states, ["fixed", "none"], "{near:#}");
+    assert!(
+        far.contains("Sender forward: congestion control fixed:8000000, goal latency"),
+        "{far}"
+    );
+    assert!(far.contains("Sender reverse: congestion control none, goal throughput"), "{far}");
+    // One way only: the other side's options govern nothing and are not said to.
+    let (near, _) = run(&["--congestion", "none"], &["--congestion", "cubic"]);
+    let sending = &near["end"]["sending"];
+    assert_eq!(sending["forward"]["congestion"], "cubic");
+    assert!(sending["reverse"].is_null(), "{sending}");
+}
+
+/// A server takes any mode: where its options mean nothing, both reports say so.
+#[test]
+fn a_servers_options_that_a_mode_does_not_have_are_named() {
+    for (mode, congestion, state) in
+        [("3", "none", "none"), ("10", "kernel", "kernel"), ("12", "cubic", "quic cubic")]
+    {
+        let server = ["--congestion", "gcc", "--goal", "latency"];
+        let (near, far) = run(&server, &["-m", mode, "-r"]);
+        let sending = &near["end"]["sending"]["reverse"];
+        assert_eq!(sending["congestion"], congestion, "{mode}");
+        assert!(sending["goal"].is_null(), "{mode}: {sending}");
+        let note = sending["note"].as_str().unwrap();
+        assert!(note.starts_with("--congestion and --goal not in force in mode"), "{note}");
+        assert!(far.contains(&format!("Note on the sender reverse: {note}")), "{far}");
+        let sender = &near["end"]["streams"][0]["openbats"]["sender"];
+        assert_eq!(sender["controller_state"], state, "{mode}");
+    }
+    // What the mode has is in force.
+    let (near, far) = run(&["--congestion", "bbr"], &["-m", "12", "-r"]);
+    assert_eq!(near["end"]["sending"]["reverse"]["congestion"], "bbr");
+    let sender = &near["end"]["streams"][0]["openbats"]["sender"];
+    assert_eq!(sender["controller_state"], "quic bbr");
+    assert!(!far.contains("Note on"), "{far}");
+}
