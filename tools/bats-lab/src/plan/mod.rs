@@ -90,7 +90,13 @@ pub(crate) enum ProtocolKind {
     /// QUIC by quinn, with this congestion control.
     Quic { congestion: String },
     /// A program at the client and one at the server; tools connect to a port at the client.
-    Tunnel { client: Vec<String>, server: Vec<String>, port: u16, carries: PacketType },
+    Tunnel {
+        client: Vec<String>,
+        server: Vec<String>,
+        port: u16,
+        carries: PacketType,
+        is_one_way: bool,
+    },
     /// A program on every node; tools use the hosts' addresses.
     Daemon { words: Vec<String> },
     /// Known, and not to be had.
@@ -206,6 +212,7 @@ pub(crate) struct Host {
     pub(crate) arch: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) interface: Option<String>,
+    pub(crate) ssh_config: Option<String>,
 }
 
 impl Network {

@@ -10,12 +10,22 @@ const MOST_NETWORKS: usize = 36;
 
 /// The plots of a test: matrices first, then of each network and tool.
 pub(crate) fn of(case: &CaseResult) -> Vec<Plot> {
-    let mut plots: Vec<Plot> = table::matrices(case)
-        .into_iter()
+    let matrices = table::matrices(case);
+    // Ours and those of others have one scale for each unit.
+    let most_of = |unit: &str| {
+        let alike = matrices.iter().filter(|matrix| matrix.unit == unit);
+        alike
+            .flat_map(|matrix| matrix.values.iter().flatten().flatten())
+            .fold(0.0, |a: f64, &b| a.max(b))
+    };
+    let mut plots: Vec<Plot> = matrices
+        .iter()
+        .cloned()
         .map(|matrix| Plot {
             name: format!("matrix-{}", matrix.name),
             title: matrix.title,
             content: Content::Heat {
+                most: most_of(&matrix.unit),
                 rows: matrix.rows,
                 columns: matrix.columns,
                 values: matrix.values,

@@ -25,6 +25,7 @@ use crate::config::model::BackendName;
 use crate::config::tests_of::file_name;
 use crate::interrupt;
 use crate::plan::{self, Case, Network, Protocol, ProtocolKind, Suite, Tool};
+use crate::protocol::Unfit;
 use crate::protocol::programs::Programs;
 use crate::report;
 use crate::result::figures::set;
@@ -220,6 +221,8 @@ impl Stage<'_> {
         ));
         if case.verify && backend == BackendName::Netns && !self.options.no_verify {
             set_up::verify(self, case, result)?;
+        } else if let Some(why) = set_up::unverified(backend, self.options.no_verify) {
+            result.warnings.push(why.to_owned());
         }
         for (index, network) in case.networks.iter().enumerate() {
             if case.is_parallel && backend != BackendName::Ssh {
@@ -341,7 +344,10 @@ impl Stage<'_> {
                 let _ = fs::remove_dir_all(&place);
                 return Err(error);
             }
-            one.status = Status::Failed;
+            one.status = match error.downcast_ref::<Unfit>() {
+                Some(_) => Status::Unsupported,
+                None => Status::Failed,
+            };
             one.reason = Some(format!("{error:#}"));
         }
         if one.status == Status::Passed {

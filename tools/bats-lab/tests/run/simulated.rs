@@ -55,6 +55,13 @@ fn a_run_leaves_a_folder_that_says_everything() {
         let size = std::fs::metadata(out.join(file)).unwrap_or_else(|_| panic!("no {file}")).len();
         assert!(size > 20, "{file} is empty");
     }
+    // Each plot as both kinds of file.
+    let plots = |end: &str| -> std::collections::BTreeSet<String> {
+        let entries = std::fs::read_dir(out.join("sim/plots")).unwrap().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter_map(|name| name.strip_suffix(end).map(str::to_owned)).collect()
+    };
+    assert!(plots(".svg").len() > 10 && plots(".svg") == plots(".png"));
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     for word in [
         "<polyline",
@@ -127,6 +134,34 @@ fn an_assertion_that_does_not_hold_fails_the_run_unless_that_is_allowed() {
     let (output, result) = Case::new(&allowed).run(&[]);
     assert_eq!(output.status.code(), Some(0));
     assert_eq!((&result["passed"], &result["cases"][0]["passed"]), (&true.into(), &false.into()));
+}
+
+#[test]
+fn what_the_backend_cannot_measure_is_not_judged() {
+    let yaml = "
+tests:
+  both:
+    backend: sim
+    topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }
+    target_protocols: [brtp, tcp-cubic]
+    test_tools: { iperf: { interval: 0.5, interval_num: 4 } }
+    assertions:
+      - { figure: steady_mbps, protocol: brtp, tool: iperf, at_least: 1.5, relative_to: tcp-cubic }
+      - { figure: steady_mbps, protocol: tcp-cubic, tool: iperf, at_least: 1 }
+      - { figure: steady_mbps, protocol: brtp, tool: iperf, at_least: 1 }
+";
+    let case = Case::new(yaml);
+    let (output, result) = case.run(&[]);
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    let verdicts: Vec<_> = result["cases"][0]["assertions"].as_array().unwrap().iter().collect();
+    let holds: Vec<_> = verdicts.iter().map(|one| one["holds"].as_bool()).collect();
+    assert_eq!(holds, [None, None, Some(true)]);
+    assert_eq!(said(&output).matches("  not judged: ").count(), 2, "{}", said(&output));
+    let page = std::fs::read_to_string(case.out().join("report.html")).unwrap();
+    assert!(page.matches("not judged</td>").count() == 2 && page.contains("virtual time"));
+    // A bound that the rest misses fails the test all the same.
+    let (output, _) = Case::new(&yaml.replace("at_least: 1 }", "at_least: 11 }")).run(&[]);
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
