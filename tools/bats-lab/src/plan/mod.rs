@@ -246,7 +246,8 @@ impl Network {
             let link = self.links.get(index)?;
             let way = if forward { link.forward } else { link.backward };
             let rate = if way.rate > 0 { way.rate as f64 } else { f64::INFINITY };
-            Some((rate, 1.0 - way.loss.mean()))
+            let passes = if way.black_hole { 0.0 } else { 1.0 - way.loss.mean() };
+            Some((rate, passes))
         };
         self.path(from, to)?.iter().map(hop).collect()
     }

@@ -211,6 +211,14 @@ tests:
         inside.iter().sum::<f64>() / inside.len() as f64
     };
     let (before, during) = (mean(1.0, 3.0), mean(4.0, 6.0));
+    // The bound is that of the links as they were: (3 x 20 + 3 x 4 + 2 x 20) / 8 Mbit/s.
+    let bound = figure(&result, "brtp", "iperf", "bound_mbps");
+    assert!((bound / (14.0 * 1472.0 / 1514.0) - 1.0).abs() < 1e-6, "{bound}");
+    // Its share is that of seconds 5 to 8: (4 + 2 x 20) / 3 Mbit/s.
+    let share = figure(&result, "brtp", "iperf", "efficiency");
+    let steady = figure(&result, "brtp", "iperf", "steady_mbps");
+    let expected = steady / (44.0 / 3.0 * 1472.0 / 1514.0);
+    assert!((share / expected - 1.0).abs() < 1e-6, "{share} {expected}");
     assert!(during < 0.3 * before && during > 0.1 * before, "{before} {during}");
     let fairness = result["cases"][1]["measurements"][0]["figures"]["fairness"].as_f64().unwrap();
     assert!(fairness > 0.7 && fairness <= 1.0, "{fairness}");
