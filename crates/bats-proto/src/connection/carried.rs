@@ -34,6 +34,8 @@ const PATIENCE_RTTS: f64 = 2.5;
 const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 /// Coded packets between two estimates of the loss between the ends.
 const LOSS_PACKETS: u64 = 1_024;
+/// Who only receives says that it is there so many times in an idle time-out.
+const SIGNS_OF_LIFE: u32 = 4;
 /// Weight of the newest estimate.
 const LOSS_GAIN: f64 = 0.25;
 /// Who sends and hears nothing for this part of the idle time-out asks, and again at this part: modes
@@ -110,6 +112,8 @@ pub(super) struct CarriedSession {
     asked_at: Timestamp,
     /// Coded packets that overtook the end of the handshake.
     early: Vec<(PacketKind, Vec<u8>)>,
+    /// When this end last showed that it is there.
+    shown_at: Option<Timestamp>,
 }
 
 /// Loss between the ends where no relay repairs it, from what the peer counts.
@@ -158,6 +162,7 @@ impl CarriedSession {
             loss: EndToEndLoss::default(),
             asked_at: Timestamp::ZERO,
             early: Vec::new(),
+            shown_at: None,
         }
     }
 
@@ -376,6 +381,13 @@ impl Connection {
                 carried.early.push((kind, payload.to_vec()));
             }
             return;
+        }
+        // Links acknowledge coded packets, ends do not: a flow without reports would be silence to the
+        // other end.
+        let shown_at = *carried.shown_at.get_or_insert(now);
+        if now >= shown_at + self.idle_timeout / SIGNS_OF_LIFE {
+            carried.shown_at = Some(now);
+            self.control.ping = true;
         }
         self.last_received_at = now;
         self.counters.packets_received += 1;

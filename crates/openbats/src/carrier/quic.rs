@@ -16,8 +16,7 @@ use std::time::Duration;
 use bats_proto::stream::Session;
 use bats_proto::{
     ClientConfig, CongestionAlgorithm, ConnectError, ConnectionStats, Event, PeerLimits, Received,
-    SendError,
-    ServerConfig, Timestamp, Transmit, TransportConfig,
+    SendError, ServerConfig, Timestamp, Transmit, TransportConfig,
 };
 use bytes::{Bytes, BytesMut};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -265,7 +264,8 @@ impl Quic {
             self.endpoint.connect(at, client, remote, server_name).map_err(unusable)?;
         let session = Session::new(now, true, &config.transport);
         let datagrams = has_datagrams.then(|| Datagrams::new(&config.transport, &mut quic));
-        let connection = Connection::new(handle, quic, session, datagrams, remote, (false, controller));
+        let connection =
+            Connection::new(handle, quic, session, datagrams, remote, (false, controller));
         Ok(self.insert(handle, connection))
     }
 
@@ -335,7 +335,8 @@ impl Quic {
                 self.handshakes_started += 1;
                 let session = Session::new(now, false, &transport);
                 let datagrams = has_datagrams.then(|| Datagrams::new(&transport, &mut quic));
-                let connection = Connection::new(handle, quic, session, datagrams, remote, (true, controller));
+                let connection =
+                    Connection::new(handle, quic, session, datagrams, remote, (true, controller));
                 self.insert(handle, connection);
             }
             Err(refused) => {

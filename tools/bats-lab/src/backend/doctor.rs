@@ -40,17 +40,17 @@ pub(crate) fn backends(rights: &Result<(), String>) -> Vec<Found> {
 /// The programs of others that tests may use.
 pub(crate) fn programs() -> Vec<Found> {
     let list = [
-        ("kcptun (protocol kcp)", "kcptun-client", "kcptun"),
-        ("SRT (protocol srt)", "srt-live-transmit", "srt-tools"),
-        ("scp (tool scp)", "sshd", "openssh-server"),
-        ("sshping (tool sshping)", "sshping", "sshping"),
+        ("kcptun (protocol kcp)", "kcptun-client", "Debian: kcptun"),
+        ("SRT (protocol srt)", "srt-live-transmit", "Debian: srt-tools"),
+        ("scp (tool scp)", "sshd", "Debian: openssh-server"),
+        ("sshping (tool sshping)", "sshping", "to be built from its source"),
     ];
     list.into_iter()
-        .map(|(what, program, package)| {
+        .map(|(what, program, from)| {
             let place = find(program);
             let found = match &place {
                 Some(place) => place.display().to_string(),
-                None => format!("no `{program}` (Debian: {package})"),
+                None => format!("no `{program}` ({from})"),
             };
             Found { what, found, good: place.is_some() }
         })

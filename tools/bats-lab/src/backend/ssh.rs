@@ -79,6 +79,9 @@ impl SshGround {
     fn ssh(&self, host: &Host, script: &str) -> Command {
         let mut command = Command::new("ssh");
         command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
+        if let Some(file) = &host.ssh_config {
+            command.arg("-F").arg(file);
+        }
         if let Some(port) = host.port {
             command.arg("-p").arg(port.to_string());
         }

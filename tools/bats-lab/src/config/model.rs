@@ -48,6 +48,8 @@ pub(crate) struct TestbedHost {
     pub(crate) authorized_key: Option<String>,
     /// Interface that has to be there.
     pub(crate) intf: Option<String>,
+    /// Configuration of `ssh`, for what is not said here: known hosts, hosts to jump over.
+    pub(crate) ssh_config: Option<String>,
 }
 
 /// One test.
@@ -353,6 +355,9 @@ pub(crate) struct ProtocolSpec {
     pub(crate) port: Option<u16>,
     /// What passes a client and a server: `tcp` if not said, or `udp`.
     pub(crate) carries: Option<PacketType>,
+    /// What passes a client and a server goes to the server only.
+    #[serde(default)]
+    pub(crate) one_way: bool,
     /// Of this project's protocols: what hosts on a way of several links do. `recode` for btp and
     /// brtp if not said, in the simulator; elsewhere hosts forward packets.
     pub(crate) relays: Option<Relays>,

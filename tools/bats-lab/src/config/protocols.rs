@@ -203,6 +203,7 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
         server: words(server, &both)?,
         port,
         carries: spec.carries.unwrap_or(PacketType::Tcp),
+        is_one_way: spec.one_way,
     }))
 }
 

@@ -9,21 +9,25 @@ pub(crate) fn of_test_files() -> Value {
     schemars::schema_for!(TestFile).to_value()
 }
 
+/// Fails unless the published schema of this name is `current`.
+/// `BATSLAB_WRITE_SCHEMA=1 cargo test -p bats-lab schema` writes it anew.
+#[cfg(test)]
+pub(crate) fn compare(name: &str, current: &Value) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("schema").join(name);
+    if std::env::var_os("BATSLAB_WRITE_SCHEMA").is_some() {
+        let text = serde_json::to_string_pretty(current).unwrap() + "\n";
+        std::fs::write(&path, text).unwrap();
+    }
+    let published: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(published == *current, "{} is not what the model says", path.display());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// `BATSLAB_WRITE_SCHEMA=1 cargo test -p bats-lab schema` writes it anew.
     #[test]
-    fn the_published_schema_is_current() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/test-file.schema.json");
-        let current = of_test_files();
-        if std::env::var_os("BATSLAB_WRITE_SCHEMA").is_some() {
-            let text = serde_json::to_string_pretty(&current).unwrap() + "\n";
-            std::fs::write(path, text).unwrap();
-        }
-        let published = std::fs::read(path).unwrap();
-        let published: serde_json::Value = serde_json::from_slice(&published).unwrap();
-        assert!(published == current, "{path} is not what the model says");
+    fn the_published_schema_of_test_files_is_current() {
+        compare("test-file.schema.json", &of_test_files());
     }
 }

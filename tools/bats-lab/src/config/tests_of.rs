@@ -37,6 +37,7 @@ pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, Fault> {
             arch: host.arch.clone(),
             key: host.authorized_key.clone(),
             interface: host.intf.clone(),
+            ssh_config: host.ssh_config.clone(),
         });
         testbeds.push((name.value.clone(), hosts.collect()));
     }

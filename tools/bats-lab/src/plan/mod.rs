@@ -90,7 +90,13 @@ pub(crate) enum ProtocolKind {
     /// QUIC by quinn, with this congestion control.
     Quic { congestion: String },
     /// A program at the client and one at the server; tools connect to a port at the client.
-    Tunnel { client: Vec<String>, server: Vec<String>, port: u16, carries: PacketType },
+    Tunnel {
+        client: Vec<String>,
+        server: Vec<String>,
+        port: u16,
+        carries: PacketType,
+        is_one_way: bool,
+    },
     /// A program on every node; tools use the hosts' addresses.
     Daemon { words: Vec<String> },
     /// Known, and not to be had.
@@ -206,6 +212,7 @@ pub(crate) struct Host {
     pub(crate) arch: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) interface: Option<String>,
+    pub(crate) ssh_config: Option<String>,
 }
 
 impl Network {
@@ -239,7 +246,8 @@ impl Network {
             let link = self.links.get(index)?;
             let way = if forward { link.forward } else { link.backward };
             let rate = if way.rate > 0 { way.rate as f64 } else { f64::INFINITY };
-            Some((rate, 1.0 - way.loss.mean()))
+            let passes = if way.black_hole { 0.0 } else { 1.0 - way.loss.mean() };
+            Some((rate, passes))
         };
         self.path(from, to)?.iter().map(hop).collect()
     }

@@ -1,9 +1,10 @@
 //! Throughput: a source and a sink for each protocol, by the tool that knows it best.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::programs::{BATS_IPERF, BATSLAB, find};
 use super::reading::Reader;
+use super::unfit;
 use crate::config::model::{PacketType, Relays};
 use crate::plan::{Protocol, ProtocolKind};
 
@@ -58,15 +59,15 @@ pub(crate) fn load(wish: &Wish<'_>) -> Result<Load> {
     let seconds = wish.seconds.ceil().max(1.0).to_string();
     let port = wish.port.to_string();
     match &wish.protocol.kind {
-        ProtocolKind::Missing { why } => bail!("{why}"),
+        ProtocolKind::Missing { why } => unfit!("{why}"),
         ProtocolKind::Bats { mode, relays } => {
             if let Some(Relays::Recode | Relays::Forward) = relays {
-                bail!("{}", NO_RELAYS);
+                unfit!("{NO_RELAYS}");
             }
             let is_transparent = ["3", "transparent"].contains(&mode.as_str());
             let is_lossy = is_transparent || ["0", "btp"].contains(&mode.as_str());
             if wish.packet_type == PacketType::Udp && !is_lossy {
-                bail!("{}", crate::backend::sim::not_lossy(wish.protocol));
+                unfit!("{}", crate::backend::sim::not_lossy(wish.protocol));
             }
             // Its state is told with its intervals, which are put together for throughput. What may
             // be lost counts as lost until it has been repaired, so short intervals would mislead.
@@ -98,7 +99,7 @@ pub(crate) fn load(wish: &Wish<'_>) -> Result<Load> {
             Ok(Load { server, client, reader })
         }
         _ if wish.bats => {
-            bail!("bats_iperf measures this project's protocols, not {}", wish.protocol.name)
+            unfit!("bats_iperf measures this project's protocols, not {}", wish.protocol.name)
         }
         ProtocolKind::Quic { congestion } => {
             let server = words([BATSLAB, "__quic-sink", "--port", &port]);
@@ -118,7 +119,7 @@ pub(crate) fn load(wish: &Wish<'_>) -> Result<Load> {
         ProtocolKind::Tcp { congestion } if wish.packet_type == PacketType::Tcp => {
             Ok(tcp(wish, wish.to, &port, &seconds, Some(congestion)))
         }
-        ProtocolKind::Tcp { .. } => bail!("`packet_type: udp` is for udp and btp, not for TCP"),
+        ProtocolKind::Tcp { .. } => unfit!("`packet_type: udp` is for udp and btp, not for TCP"),
     }
 }
 

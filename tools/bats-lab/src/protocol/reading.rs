@@ -6,6 +6,9 @@ use serde_json::Value;
 use crate::result::figures::{self, Figures, set};
 use crate::result::{Distribution, Series};
 
+/// A congestion window of so many octets is none: without congestion control there is no other.
+pub(crate) const NO_WINDOW: f64 = (64_u64 << 20) as f64;
+
 /// Whose words they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
@@ -131,6 +134,9 @@ fn sender(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
                 let values = interval["streams"].as_array()?;
                 let values: Vec<f64> =
                     values.iter().filter_map(|stream| stream["openbats"][key].as_f64()).collect();
+                if key == "snd_cwnd" && values.iter().any(|&octets| octets >= NO_WINDOW) {
+                    return None;
+                }
                 if values.is_empty() {
                     return None;
                 }
@@ -162,13 +168,7 @@ fn receiver(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
         }
         let (title, unit) =
             if key == "jitter_ms" { ("jitter", "ms") } else { ("residual loss", "%") };
-        let points: Vec<(f64, f64)> = document["intervals"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|interval| &interval["sum"])
-            .filter_map(|sum| Some((sum["end"].as_f64()?, sum[key].as_f64()?)))
-            .collect();
+        let points = of_intervals(document, key);
         // What is reliable has no residual loss to show over time.
         if points.len() > 1 && reader != Reader::Bats {
             let (name, unit) = (title.to_owned(), unit.to_owned());
@@ -177,13 +177,27 @@ fn receiver(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
     }
 }
 
+/// What the intervals say of something, each at its end. A last one that is not half as long as the one
+/// before says little: what it has lost may only be late.
+fn of_intervals(document: &Value, key: &str) -> Vec<(f64, f64)> {
+    let sums = document["intervals"].as_array().into_iter().flatten().map(|one| &one["sum"]);
+    let mut found: Vec<[f64; 3]> = sums
+        .filter_map(|sum| Some([sum["start"].as_f64()?, sum["end"].as_f64()?, sum[key].as_f64()?]))
+        .collect();
+    if let Some([before, last]) = found.last_chunk::<2>()
+        && last[1] - last[0] < 0.5 * (before[1] - before[0])
+    {
+        found.pop();
+    }
+    found.into_iter().map(|[_, end, value]| (end, value)).collect()
+}
+
 /// Reads the round-trip times that `__rtt` prints.
 ///
 /// # Errors
 /// Where nothing came back.
 pub(crate) fn round_trips(text: &str, of: &str) -> Result<Reading> {
     let document = last_document(text).context("no figures were printed")?;
-    let mut reading = Reading::default();
     let pairs = |key: &str| -> Vec<(f64, f64)> {
         document[key]
             .as_array()
@@ -192,30 +206,41 @@ pub(crate) fn round_trips(text: &str, of: &str) -> Result<Reading> {
             .filter_map(|pair| Some((pair[0].as_f64()?, pair[1].as_f64()?)))
             .collect()
     };
-    let times = pairs("round_trips");
+    let connects: Vec<f64> = pairs("connects").into_iter().map(|pair| pair.1).collect();
     let sent = document["sent"].as_f64().unwrap_or(0.0);
+    let is_first = document["first"].as_bool() == Some(true);
+    of_round_trips(pairs("round_trips"), &connects, sent, is_first, of)
+}
+
+/// The reading of round trips: seconds and milliseconds of each, milliseconds of each connection,
+/// messages sent, and whether they were the first of connections.
+///
+/// # Errors
+/// Where nothing came back.
+pub(crate) fn of_round_trips(
+    times: Vec<(f64, f64)>,
+    connects: &[f64],
+    sent: f64,
+    is_first: bool,
+    of: &str,
+) -> Result<Reading> {
     if times.is_empty() {
         bail!("nothing came back of {sent} messages");
     }
-    set(
-        &mut reading.figures,
-        "unanswered_percent",
-        100.0 * (1.0 - times.len() as f64 / sent.max(1.0)),
-    );
-    let mut values: Vec<f64> = times.iter().map(|pair| pair.1).collect();
+    let mut reading = Reading::default();
+    let mut values: Vec<f64> = times.iter().map(|time| time.1).collect();
     values.sort_by(f64::total_cmp);
-    let is_first = document["first"].as_bool() == Some(true);
-    let distribution = Distribution { name: "RTT".into(), unit: "ms".into(), values };
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     if is_first {
-        let mean = distribution.values.iter().sum::<f64>() / distribution.values.len() as f64;
-        set(&mut reading.figures, "first_rtt_ms", mean);
+        set(&mut reading.figures, "first_rtt_ms", mean(&values));
     }
-    figures::of_round_trips(&mut reading.figures, &distribution);
-    let connects = pairs("connects");
     if !connects.is_empty() {
-        let mean = connects.iter().map(|pair| pair.1).sum::<f64>() / connects.len() as f64;
-        set(&mut reading.figures, "connect_ms", mean);
+        set(&mut reading.figures, "connect_ms", mean(connects));
     }
+    let unanswered = 100.0 * (1.0 - values.len() as f64 / sent.max(1.0));
+    set(&mut reading.figures, "unanswered_percent", unanswered);
+    let distribution = Distribution { name: "RTT".into(), unit: "ms".into(), values };
+    figures::of_round_trips(&mut reading.figures, &distribution);
     reading.distributions.push(distribution);
     reading.series.push(Series {
         name: "RTT".into(),
@@ -258,6 +283,25 @@ mod tests {
         };
         assert!((octets(&whole) - octets(&points)).abs() < 1e-9);
         assert_eq!(merged(&points, 0.05).len(), points.len());
+    }
+
+    #[test]
+    fn crumbs_at_the_end_tell_of_no_loss() {
+        let of = |ends: &[f64]| -> Vec<f64> {
+            let mut start = 0.0;
+            let intervals: Vec<Value> = ends
+                .iter()
+                .map(|&end| {
+                    let start = std::mem::replace(&mut start, end);
+                    serde_json::json!({ "sum": { "start": start, "end": end, "lost_percent": 1 } })
+                })
+                .collect();
+            let document = serde_json::json!({ "intervals": intervals });
+            of_intervals(&document, "lost_percent").iter().map(|point| point.0).collect()
+        };
+        assert_eq!(of(&[1.0, 2.0, 2.3]), [1.0, 2.0]);
+        assert_eq!(of(&[1.0, 2.0, 2.9]), [1.0, 2.0, 2.9]);
+        assert_eq!(of(&[0.1]), [0.1]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use minijinja::{AutoEscape, Environment, Value, context};
 use serde_json::json;
 
 use crate::config::tests_of::file_name;
-use crate::result::{CaseResult, RunResult, Status, csv, folder};
+use crate::result::{CaseResult, RunResult, csv, folder};
 use plot::{Content, Plot, Style, thinned};
 
 const PAGE: &str = include_str!("page.html");
@@ -102,16 +102,21 @@ fn page(result: &RunResult, plots: &[Vec<Plot>]) -> Result<String> {
 }
 
 fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
-    let failures: Vec<Value> = case
-        .measurements
+    let without: Vec<Value> = table::without_figures(case)
+        .into_iter()
+        .map(|one| context! { failed => one.failed, what => one.what, why => one.why })
+        .collect();
+    let assertions: Vec<Value> = case
+        .assertions
         .iter()
-        .filter(|one| one.status != Status::Passed)
         .map(|one| {
-            context! {
-                failed => one.status == Status::Failed,
-                what => format!("{} {}, topology-{}", one.label, one.tool, one.network),
-                why => one.reason,
-            }
+            let class = match one.holds {
+                Some(true) => "good",
+                Some(false) => "bad",
+                None => "",
+            };
+            let word = text::held(one.holds);
+            context! { asked => one.asked, measured => one.measured, class, word }
         })
         .collect();
     let mut warnings: Vec<String> = case.warnings.clone();
@@ -139,11 +144,11 @@ fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
         passed => case.passed,
         verdict => text::verdict(case),
         networks => case.networks,
-        assertions => case.assertions,
+        assertions,
         published,
         tables => table::of(case),
         verification => case.verification,
-        failures,
+        without,
         warnings,
         plots,
         commands => commands.into_iter().take(60).collect::<Vec<_>>(),

@@ -36,9 +36,24 @@ pub(crate) struct Curve {
 /// What is shown.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Content {
-    Curves { curves: Vec<Curve>, x: String, y: String, limit: Option<f64> },
-    Bars { bars: Vec<(String, f64)>, y: String },
-    Heat { rows: Vec<f64>, columns: Vec<f64>, values: Vec<Vec<Option<f64>>>, unit: String },
+    Curves {
+        curves: Vec<Curve>,
+        x: String,
+        y: String,
+        limit: Option<f64>,
+    },
+    Bars {
+        bars: Vec<(String, f64)>,
+        y: String,
+    },
+    /// `most` is what is darkest: the same for matrices that are compared.
+    Heat {
+        rows: Vec<f64>,
+        columns: Vec<f64>,
+        values: Vec<Vec<Option<f64>>>,
+        unit: String,
+        most: f64,
+    },
 }
 
 /// A plot.
@@ -154,8 +169,8 @@ impl Plot {
         match &self.content {
             Content::Curves { curves, x, y, limit } => draw_curves(&mut svg, curves, x, y, *limit),
             Content::Bars { bars, y } => draw_bars(&mut svg, bars, y),
-            Content::Heat { rows, columns, values, unit } => {
-                draw_heat(&mut svg, rows, columns, values, unit)
+            Content::Heat { rows, columns, values, unit, most } => {
+                draw_heat(&mut svg, (rows, columns), values, unit, *most)
             }
         }
         svg.push_str("</svg>");
@@ -352,12 +367,11 @@ fn heat(share: f64) -> (String, &'static str) {
 
 fn draw_heat(
     svg: &mut String,
-    rows: &[f64],
-    columns: &[f64],
+    (rows, columns): (&[f64], &[f64]),
     values: &[Vec<Option<f64>>],
     unit: &str,
+    most: f64,
 ) {
-    let most = values.iter().flatten().flatten().copied().fold(0.0, f64::max);
     let (left, top) = (LEFT + 20.0, TOP + 8.0);
     let width = (WIDTH - left - RIGHT) / columns.len().max(1) as f64;
     let height = (HEIGHT - BOTTOM - top) / rows.len().max(1) as f64;
@@ -463,6 +477,7 @@ mod tests {
                 columns: vec![10.0, 20.0],
                 values: vec![vec![Some(1.0), None]],
                 unit: "Mbit/s".into(),
+                most: 0.0,
             },
         ];
         for content in contents {

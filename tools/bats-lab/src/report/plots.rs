@@ -8,14 +8,27 @@ use crate::result::{CaseResult, Measurement, Status, figures};
 /// Networks whose curves are shown; of larger families there are the matrices.
 const MOST_NETWORKS: usize = 36;
 
+/// Series of what can be reached while links change.
+const BOUND: &str = "bound";
+
 /// The plots of a test: matrices first, then of each network and tool.
 pub(crate) fn of(case: &CaseResult) -> Vec<Plot> {
-    let mut plots: Vec<Plot> = table::matrices(case)
-        .into_iter()
+    let matrices = table::matrices(case);
+    // Ours and those of others have one scale for each unit.
+    let most_of = |unit: &str| {
+        let alike = matrices.iter().filter(|matrix| matrix.unit == unit);
+        alike
+            .flat_map(|matrix| matrix.values.iter().flatten().flatten())
+            .fold(0.0, |a: f64, &b| a.max(b))
+    };
+    let mut plots: Vec<Plot> = matrices
+        .iter()
+        .cloned()
         .map(|matrix| Plot {
             name: format!("matrix-{}", matrix.name),
             title: matrix.title,
             content: Content::Heat {
+                most: most_of(&matrix.unit),
                 rows: matrix.rows,
                 columns: matrix.columns,
                 values: matrix.values,
@@ -64,7 +77,8 @@ fn of_tool(case: &CaseResult, network: usize, tool: &str, all: &[&Measurement]) 
     let mut kinds: Vec<(&str, &str)> = Vec::new();
     for series in all.iter().flat_map(|one| &one.series) {
         let kind = (series.name.as_str(), series.unit.as_str());
-        if !kinds.contains(&kind) {
+        // Shown with what it bounds.
+        if kind.0 != BOUND && !kinds.contains(&kind) {
             kinds.push(kind);
         }
     }
@@ -92,7 +106,14 @@ fn of_tool(case: &CaseResult, network: usize, tool: &str, all: &[&Measurement]) 
                 curves.push(Curve { label, style, points: series.points.clone() });
             }
         }
-        let limit = if kind == "throughput" { bound } else { None };
+        let mut limit = if kind == "throughput" { bound } else { None };
+        // Links that change have a bound that does.
+        let changing = all.iter().flat_map(|one| &one.series).find(|series| series.name == BOUND);
+        if let Some(series) = changing.filter(|_| kind == "throughput") {
+            limit = None;
+            let (label, points) = (BOUND.to_owned(), series.points.clone());
+            curves.push(Curve { label, style: Style::Stairs, points });
+        }
         plots.push(Plot {
             name: name(kind),
             title: format!("{tool}: {kind}{place}"),

@@ -155,6 +155,43 @@ pub(crate) fn with_unit(known: &Known) -> String {
     }
 }
 
+/// Measurements that gave no figures, for the same reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Without {
+    pub(crate) failed: bool,
+    pub(crate) what: String,
+    pub(crate) why: String,
+}
+
+/// What gave no figures, and why; tools that share a protocol and a reason stand together.
+pub(crate) fn without_figures(case: &CaseResult) -> Vec<Without> {
+    type Key<'a> = (Status, &'a str, &'a str, usize);
+    let mut groups: Vec<(Key<'_>, Vec<&str>)> = Vec::new();
+    for one in case.measurements.iter().filter(|one| one.status != Status::Passed) {
+        let why = one.reason.as_deref().unwrap_or_default();
+        let key = (one.status, one.label.as_str(), why, one.network);
+        match groups.iter_mut().find(|group| group.0 == key) {
+            Some((_, tools)) if tools.contains(&one.tool.as_str()) => {}
+            Some((_, tools)) => tools.push(&one.tool),
+            None => groups.push((key, vec![&one.tool])),
+        }
+    }
+    // The same on all networks is told once.
+    let mut all: Vec<Without> = Vec::new();
+    let several = case.networks.len() > 1;
+    for ((status, label, why, network), tools) in groups {
+        let everywhere = status == Status::Unsupported;
+        let place =
+            if several && !everywhere { format!(", topology-{network}") } else { String::new() };
+        let what = format!("{label} {}{place}", tools.join(", "));
+        let one = Without { failed: status == Status::Failed, what, why: why.to_owned() };
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    all
+}
+
 /// The tables of a test.
 pub(crate) fn of(case: &CaseResult) -> Vec<Table> {
     if is_matrix(case) {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::table::{self, Table};
-use crate::result::{CaseResult, RunResult, Status};
+use crate::result::{CaseResult, RunResult};
 
 /// Verdicts and tables.
 pub(crate) fn summary(result: &RunResult) -> String {
@@ -13,21 +13,15 @@ pub(crate) fn summary(result: &RunResult) -> String {
         for table in table::of(case) {
             let _ = write!(text, "{}", lines(&table));
         }
-        for one in case.measurements.iter().filter(|one| one.status != Status::Passed) {
-            let _ = writeln!(
-                text,
-                "  {}: {} {} topology-{}: {}",
-                if one.status == Status::Failed { "failed" } else { "not here" },
-                one.label,
-                one.tool,
-                one.network,
-                one.reason.as_deref().unwrap_or_default()
-            );
+        for one in table::without_figures(case) {
+            let word = if one.failed { "failed" } else { "not here" };
+            let _ = writeln!(text, "  {word}: {}: {}", one.what, one.why);
         }
         for assertion in &case.assertions {
-            let word = if assertion.holds { "holds" } else { "DOES NOT HOLD" };
+            let word = held(assertion.holds);
+            let measured = if assertion.holds.is_some() { "measured " } else { "" };
             let _ =
-                writeln!(text, "  {word}: {} (measured {})", assertion.asked, assertion.measured);
+                writeln!(text, "  {word}: {} ({measured}{})", assertion.asked, assertion.measured);
         }
         let mut warnings: Vec<&String> = case.warnings.iter().collect();
         warnings.extend(case.measurements.iter().flat_map(|one| &one.warnings));
@@ -40,6 +34,15 @@ pub(crate) fn summary(result: &RunResult) -> String {
         }
     }
     text
+}
+
+/// What became of an assertion, in words.
+pub(crate) fn held(holds: Option<bool>) -> &'static str {
+    match holds {
+        Some(true) => "holds",
+        Some(false) => "DOES NOT HOLD",
+        None => "not judged",
+    }
 }
 
 /// How a test ended, in a word.

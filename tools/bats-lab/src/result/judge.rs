@@ -13,7 +13,9 @@ pub(crate) fn judge(case: &Case, result: &mut CaseResult) {
         .collect();
     let failed = result.measurements.iter().any(|one| one.status == Status::Failed);
     let some = result.measurements.iter().any(|one| one.status == Status::Passed);
-    result.passed = some && !failed && result.assertions.iter().all(|one| one.holds);
+    // What the backend cannot measure says nothing for or against.
+    let broken = result.assertions.iter().any(|one| one.holds == Some(false));
+    result.passed = some && !failed && !broken;
 }
 
 /// The mean over the repetitions of a figure.
@@ -36,6 +38,7 @@ fn mean(
 /// An assertion over every protocol, tool and network that it fits.
 fn hold(assertion: &Assertion, case: &Case, measurements: &[Measurement]) -> Vec<AssertionResult> {
     let mut results = Vec::new();
+    let mut is_elsewhere = false;
     for network in 0..case.networks.len() {
         for protocol in &case.protocols {
             for tool in &case.tools {
@@ -43,13 +46,13 @@ fn hold(assertion: &Assertion, case: &Case, measurements: &[Measurement]) -> Vec
                     && assertion.protocol.as_ref().is_none_or(|wanted| *wanted == protocol.name)
                     && assertion.relative_to.as_ref() != Some(&protocol.name)
                     && assertion.tool.as_ref().is_none_or(|wanted| *wanted == tool.name);
-                let supported = measurements.iter().any(|one| {
-                    one.network == network
-                        && one.protocol == protocol.name
-                        && one.tool == tool.name
-                        && one.status != Status::Unsupported
-                });
-                if !fits || !supported {
+                if !fits {
+                    continue;
+                }
+                let is_unsupported =
+                    |name: &str| unsupported(measurements, name, &tool.name, network);
+                if is_unsupported(&protocol.name) {
+                    is_elsewhere = true;
                     continue;
                 }
                 let of =
@@ -63,18 +66,39 @@ fn hold(assertion: &Assertion, case: &Case, measurements: &[Measurement]) -> Vec
                     Some(other) => of(other),
                     None => Some(1.0),
                 };
-                results.push(one(assertion, network, &protocol.name, &tool.name, measured, base));
+                let mut judged =
+                    one(assertion, network, &protocol.name, &tool.name, measured, base);
+                if let Some(other) = &assertion.relative_to
+                    && is_unsupported(other)
+                {
+                    judged.measured = format!("{other} cannot be measured here");
+                    judged.holds = None;
+                }
+                results.push(judged);
             }
         }
     }
     if results.is_empty() {
         results.push(AssertionResult {
             asked: format!("{} {}", assertion.figure, bounds(assertion)),
-            measured: "nothing was measured that this is said of".to_owned(),
-            holds: false,
+            measured: if is_elsewhere {
+                "what this is said of cannot be measured here".to_owned()
+            } else {
+                "nothing was measured that this is said of".to_owned()
+            },
+            holds: (!is_elsewhere).then_some(false),
         });
     }
     results
+}
+
+/// Whether the backend cannot do it.
+fn unsupported(measurements: &[Measurement], protocol: &str, tool: &str, network: usize) -> bool {
+    let mut fitting = measurements
+        .iter()
+        .filter(|one| one.protocol == protocol && one.tool == tool && one.network == network)
+        .peekable();
+    fitting.peek().is_some() && fitting.all(|one| one.status == Status::Unsupported)
 }
 
 fn bounds(assertion: &Assertion) -> String {
@@ -104,7 +128,7 @@ fn one(
         bounds(assertion)
     );
     let (Some(value), Some(base)) = (measured, base) else {
-        return AssertionResult { asked, measured: "no figure".to_owned(), holds: false };
+        return AssertionResult { asked, measured: "no figure".to_owned(), holds: Some(false) };
     };
     let holds = assertion.at_least.is_none_or(|least| value >= least * base)
         && assertion.at_most.is_none_or(|most| value <= most * base);
@@ -112,5 +136,5 @@ fn one(
         Some(_) => format!("{value:.4} = {:.4} x {base:.4}", value / base),
         None => format!("{value:.4}"),
     };
-    AssertionResult { asked, measured, holds }
+    AssertionResult { asked, measured, holds: Some(holds) }
 }

@@ -119,7 +119,6 @@ impl Cell<'_> {
         let to = self.ground.address(self.tool.server);
         let place = Place {
             to: &to,
-            folder: self.folder,
             own,
             sample_interval: self.case.sample_interval,
             is_local: self.is_local,

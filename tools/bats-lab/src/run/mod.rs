@@ -1,5 +1,6 @@
 //! `batslab run`: from a plan to a folder of results.
 
+mod bounds;
 mod capture;
 mod cell;
 pub(crate) mod progress;
@@ -25,9 +26,9 @@ use crate::config::model::BackendName;
 use crate::config::tests_of::file_name;
 use crate::interrupt;
 use crate::plan::{self, Case, Network, Protocol, ProtocolKind, Suite, Tool};
+use crate::protocol::Unfit;
 use crate::protocol::programs::Programs;
 use crate::report;
-use crate::result::figures::set;
 use crate::result::{
     CaseResult, FORMAT, Measurement, NetworkResult, PublishedResult, RunResult, Status, folder,
     judge,
@@ -220,6 +221,8 @@ impl Stage<'_> {
         ));
         if case.verify && backend == BackendName::Netns && !self.options.no_verify {
             set_up::verify(self, case, result)?;
+        } else if let Some(why) = set_up::unverified(backend, self.options.no_verify) {
+            result.warnings.push(why.to_owned());
         }
         for (index, network) in case.networks.iter().enumerate() {
             if case.is_parallel && backend != BackendName::Ssh {
@@ -341,11 +344,14 @@ impl Stage<'_> {
                 let _ = fs::remove_dir_all(&place);
                 return Err(error);
             }
-            one.status = Status::Failed;
+            one.status = match error.downcast_ref::<Unfit>() {
+                Some(_) => Status::Unsupported,
+                None => Status::Failed,
+            };
             one.reason = Some(format!("{error:#}"));
         }
         if one.status == Status::Passed {
-            bounds(&mut one, backend, network, point);
+            bounds::set_bounds(&mut one, case, backend, network, point.protocol, point.tool);
         }
         Ok(one)
     }
@@ -438,27 +444,4 @@ fn on_the_way(case: &Case, backend: BackendName) -> Option<String> {
         "hosts on the way forward packets: what stands here is from end to end, and the bound is what is left after all hops; relays that recode are in the backend sim"
             .to_owned()
     })
-}
-
-/// Sets the figures that follow from the network: what can be reached.
-fn bounds(one: &mut Measurement, backend: BackendName, network: &Network, point: Point<'_>) {
-    let (from, to) = (point.tool.client, point.tool.server);
-    let hops = network.path(from, to).map_or(0, |path| path.len());
-    let repairs = backend == BackendName::Sim && sim::recoding(point.protocol, hops) == Some(true);
-    let end_to_end = network.bound(from, to);
-    let bound = if repairs { network.relayed_bound(from, to) } else { end_to_end };
-    if matches!(point.tool.kind, plan::ToolKind::Throughput { .. })
-        && let Some(bound) = bound
-    {
-        set(&mut one.figures, "bound_mbps", bound / 1e6);
-        if let Some(&steady) = one.figures.get("steady_mbps") {
-            set(&mut one.figures, "efficiency", steady * 1e6 / bound);
-        }
-        if let Some(without) = end_to_end.filter(|_| repairs) {
-            set(&mut one.figures, "forwarding_bound_mbps", without / 1e6);
-        }
-    }
-    if let Some(time) = network.round_trip(from, to) {
-        set(&mut one.figures, "path_rtt_ms", time * 1e3);
-    }
 }

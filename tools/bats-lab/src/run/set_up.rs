@@ -56,6 +56,23 @@ pub(super) fn testbed<'a>(suite: &'a Suite, name: Option<&str>) -> Result<&'a [H
     }
 }
 
+/// What a reader has to know where the links themselves were not measured.
+pub(super) fn unverified(backend: BackendName, no_verify: bool) -> Option<&'static str> {
+    match backend {
+        BackendName::Netns if no_verify => {
+            Some("the emulator itself was not measured in this run: --no-verify")
+        }
+        BackendName::Netns => {
+            Some("the emulator itself was not measured in this run: the test says `verify: false`")
+        }
+        BackendName::Netem => {
+            Some("the links themselves were not measured: that is for the emulator of netns")
+        }
+        BackendName::Ssh => Some("links of real hosts are what they are: nobody measured them"),
+        BackendName::Sim => None,
+    }
+}
+
 /// Measures the emulator over the first network.
 pub(super) fn verify(stage: &Stage<'_>, case: &Case, result: &mut CaseResult) -> Result<()> {
     let Some(network) = case.networks.first() else { return Ok(()) };

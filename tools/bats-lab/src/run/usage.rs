@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::process::Process;
 use crate::result::Series;
 
-/// Time between two looks: the kernel counts in hundredths of a second.
-const INTERVAL: f64 = 0.25;
+/// Time between two looks: the kernel counts in hundredths of a second, which show as noise in less.
+const INTERVAL: f64 = 0.5;
 
 /// Who is looked at, and what was seen.
 pub(crate) struct Usage {
@@ -70,13 +70,13 @@ mod tests {
     #[test]
     fn work_is_seen_and_idle_is_not_work() {
         let mut usage = Usage::new([("x".to_owned(), Process::own()), ("y".to_owned(), None)]);
-        for at in [0.1, 0.3, 0.6, 0.7] {
+        for at in [0.2, 0.6, 1.2, 1.4] {
             usage.look(at);
         }
         let series = usage.series();
         assert_eq!(series.len(), 1);
         let times: Vec<f64> = series[0].points.iter().map(|point| point.0).collect();
-        assert_eq!(times, [0.3, 0.6]);
+        assert_eq!(times, [0.6, 1.2]);
         assert!(series[0].points.iter().all(|point| point.1 >= 0.0));
     }
 }

@@ -2,8 +2,6 @@
 
 mod scp;
 
-use std::path::Path;
-
 use anyhow::{Result, bail};
 
 use crate::config::model::{PacketType, Relays};
@@ -11,6 +9,7 @@ use crate::plan::{Protocol, ProtocolKind, Tool, ToolKind};
 use crate::protocol::load::{NO_RELAYS, Wish, load};
 use crate::protocol::programs::{BATSLAB, find};
 use crate::protocol::reading::{self, Reader, Reading};
+use crate::protocol::unfit;
 use crate::result::figures::set;
 
 /// Port of the tool's server.
@@ -40,7 +39,7 @@ pub(crate) enum Read {
     /// Round-trip times.
     RoundTrips,
     /// A file that was copied, and must be equal to the one that was sent.
-    File { sent: std::path::PathBuf, arrived: std::path::PathBuf, octets: u64 },
+    File(scp::Copy),
     /// Nothing but the exit code; throughput if it prints JSON in iperf3's shape.
     Command,
 }
@@ -50,8 +49,6 @@ pub(crate) enum Read {
 pub(crate) struct Place<'a> {
     /// Address of the server.
     pub(crate) to: &'a str,
-    /// A folder for files.
-    pub(crate) folder: &'a Path,
     /// Whether iperf3 has failed already.
     pub(crate) own: bool,
     /// Seconds between samples of a sender's state.
@@ -66,7 +63,7 @@ pub(crate) struct Place<'a> {
 /// Where the two do not go together, or a program is missing; in words for people.
 pub(crate) fn job(tool: &Tool, protocol: &Protocol, place: &Place<'_>) -> Result<Job> {
     if let ProtocolKind::Missing { why } = &protocol.kind {
-        bail!("{why}");
+        unfit!("{why}");
     }
     match &tool.kind {
         ToolKind::Throughput { packet_type, parallel, bitrate, args, bats } => {
@@ -127,7 +124,7 @@ fn round_trips(
         ProtocolKind::Udp => ("udp", place.to, PORT, None),
         ProtocolKind::Quic { congestion } => ("quic", place.to, PORT, Some(congestion.as_str())),
         ProtocolKind::Bats { relays: Some(Relays::Recode | Relays::Forward), .. } => {
-            bail!("{NO_RELAYS}")
+            unfit!("{NO_RELAYS}")
         }
         ProtocolKind::Bats { mode, .. } => {
             let carrier = match mode.as_str() {
@@ -135,15 +132,18 @@ fn round_trips(
                 "1" | "brtp" => "brtp",
                 "2" | "brctp" => "brctp",
                 "3" | "transparent" => "transparent",
-                _ => bail!("rtt does not know mode {mode}"),
+                _ => unfit!("rtt does not know mode {mode}"),
             };
             (carrier, place.to, PORT, None)
         }
         ProtocolKind::Tunnel { port, carries: PacketType::Tcp, .. } => {
             ("tcp", "127.0.0.1", *port, None)
         }
+        ProtocolKind::Tunnel { is_one_way: true, .. } => {
+            unfit!("{} carries datagrams to the server only: nothing comes back", protocol.name)
+        }
         ProtocolKind::Tunnel { port, .. } => ("udp", "127.0.0.1", *port, None),
-        ProtocolKind::Missing { why } => bail!("{why}"),
+        ProtocolKind::Missing { why } => unfit!("{why}"),
     };
     let mut job = echo(tool, carrier, to, port, count, size, congestion);
     if carrier == "udp" {
@@ -219,7 +219,7 @@ fn command(
         bail!("the program `{program}` is not installed");
     }
     if matches!(protocol.kind, ProtocolKind::Bats { .. } | ProtocolKind::Quic { .. }) {
-        bail!(
+        unfit!(
             "`{program}` cannot speak {}; tunnels for any command come with the node",
             protocol.name
         );
@@ -254,7 +254,7 @@ pub(crate) fn read(job: &Job, said: &Said<'_>, of: &str) -> Result<Reading> {
             reading::throughput(*reader, *interval, said.client, said.server, of)
         }
         Read::RoundTrips => reading::round_trips(said.client, of),
-        Read::File { sent, arrived, octets } => scp::read(sent, arrived, *octets, said.seconds),
+        Read::File(copy) => copy.read(said.seconds),
         Read::Command => {
             let mut reading = reading::throughput(Reader::Iperf, 0.0, said.client, said.server, of)
                 .unwrap_or_default();

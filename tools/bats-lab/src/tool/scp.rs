@@ -4,19 +4,36 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
 
 use super::{Job, PORT, Place, Read};
+use crate::config::model::PacketType;
 use crate::plan::{Protocol, ProtocolKind};
 use crate::protocol::programs::find;
 use crate::protocol::reading::Reading;
+use crate::protocol::unfit;
 use crate::result::figures::set;
+
+/// A file on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Copy {
+    /// The file, its copy, and the keys that were made for them; gone with the last of these.
+    folder: Arc<TempDir>,
+    octets: u64,
+}
 
 /// The programs, and the keys and files that they need.
 pub(super) fn job(protocol: &Protocol, place: &Place<'_>, megabytes: u32) -> Result<Job> {
+    let (to, port) = match &protocol.kind {
+        ProtocolKind::Tunnel { port, carries: PacketType::Tcp, .. } => ("127.0.0.1", *port),
+        ProtocolKind::Tcp { .. } | ProtocolKind::Daemon { .. } => (place.to, PORT),
+        _ => unfit!("scp runs over TCP, which {} does not carry without a proxy", protocol.name),
+    };
     if !place.is_local {
-        bail!("scp is for hosts in namespaces: it compares the file with its copy");
+        unfit!("scp is for hosts in namespaces: it compares the file with its copy");
     }
     let programs = ["sshd", "ssh-keygen", "scp"].map(|name| (name, find(name)));
     if let Some((name, _)) = programs.iter().find(|(_, place)| place.is_none()) {
@@ -25,23 +42,14 @@ pub(super) fn job(protocol: &Protocol, place: &Place<'_>, megabytes: u32) -> Res
         );
     }
     let [sshd, keygen, scp] = programs.map(|(_, place)| place.unwrap_or_default());
-    let (to, port) = match &protocol.kind {
-        ProtocolKind::Tunnel { port, carries: crate::config::model::PacketType::Tcp, .. } => {
-            ("127.0.0.1", *port)
-        }
-        ProtocolKind::Tcp { .. } | ProtocolKind::Daemon { .. } => (place.to, PORT),
-        _ => bail!("scp runs over TCP, which {} does not carry without a proxy", protocol.name),
-    };
-    // sshd wants whole paths.
-    let folder = place.folder.canonicalize().context("cannot find the folder of the results")?;
+    // Not among the results: nobody has a use for the keys.
+    let temporary = tempfile::Builder::new().prefix("batslab-scp-").tempdir();
+    let temporary = Arc::new(temporary.context("cannot make a folder for keys")?);
+    let folder = temporary.path();
     for name in ["host_key", "user_key"] {
-        let path = folder.join(name);
-        if path.exists() {
-            continue;
-        }
         let made = Command::new(&keygen)
             .args(["-q", "-t", "ed25519", "-N", "", "-f"])
-            .arg(&path)
+            .arg(folder.join(name))
             .stdin(Stdio::null())
             .status()
             .context("cannot run ssh-keygen")?;
@@ -49,12 +57,10 @@ pub(super) fn job(protocol: &Protocol, place: &Place<'_>, megabytes: u32) -> Res
             bail!("ssh-keygen made no key");
         }
     }
-    fs::copy(folder.join("user_key.pub"), folder.join("authorized_keys"))?;
     // Privilege separation wants this folder, which the service makes elsewhere.
     let _ = fs::create_dir_all("/run/sshd");
     let octets = u64::from(megabytes) * 1_000_000;
     let (sent, arrived) = (folder.join("file"), folder.join("copy"));
-    let _ = fs::remove_file(&arrived);
     let mut random = File::open("/dev/urandom")?.take(octets);
     std::io::copy(&mut random, &mut File::create(&sent)?)
         .context("cannot write the file to send")?;
@@ -63,7 +69,7 @@ pub(super) fn job(protocol: &Protocol, place: &Place<'_>, megabytes: u32) -> Res
         "Port {port}\nHostKey {key}\nAuthorizedKeysFile {known}\nPidFile none\nUsePAM no\n\
          StrictModes no\nPermitRootLogin yes\nSubsystem sftp internal-sftp\nPasswordAuthentication no\n",
         key = text(&folder.join("host_key")),
-        known = text(&folder.join("authorized_keys")),
+        known = text(&folder.join("user_key.pub")),
     );
     fs::write(folder.join("sshd_config"), config)?;
     let user = std::env::var("USER").unwrap_or_else(|_| "root".to_owned());
@@ -87,38 +93,29 @@ pub(super) fn job(protocol: &Protocol, place: &Place<'_>, megabytes: u32) -> Res
             text(&folder.join("sshd_config")),
         ]),
         client,
-        read: Read::File { sent, arrived, octets },
+        read: Read::File(Copy { folder: temporary, octets }),
         ends_after: None,
         has_stand_in: false,
         port,
     })
 }
 
-/// Compares the files, and takes them and the keys away.
-pub(super) fn read(sent: &Path, arrived: &Path, octets: u64, seconds: f64) -> Result<Reading> {
-    let compared = hash(sent).and_then(|one| Ok(one == hash(arrived)?));
-    for path in [sent, arrived] {
-        let _ = fs::remove_file(path);
-    }
-    if let Some(folder) = sent.parent() {
-        for name in [
-            "host_key",
-            "host_key.pub",
-            "user_key",
-            "user_key.pub",
-            "authorized_keys",
-            "sshd_config",
-        ] {
-            let _ = fs::remove_file(folder.join(name));
+impl Copy {
+    /// Compares the files.
+    ///
+    /// # Errors
+    /// Where they differ, or one is not there.
+    pub(super) fn read(&self, seconds: f64) -> Result<Reading> {
+        let [sent, arrived] = ["file", "copy"].map(|name| self.folder.path().join(name));
+        if hash(&sent)? != hash(&arrived)? {
+            bail!("the file arrived with other content than it was sent");
         }
+        let mut reading = Reading::default();
+        set(&mut reading.figures, "file_seconds", seconds);
+        let rate = self.octets as f64 * 8e-6 / seconds.max(1e-9);
+        set(&mut reading.figures, "throughput_mbps", rate);
+        Ok(reading)
     }
-    if !compared? {
-        bail!("the file arrived with other content than it was sent");
-    }
-    let mut reading = Reading::default();
-    set(&mut reading.figures, "file_seconds", seconds);
-    set(&mut reading.figures, "throughput_mbps", octets as f64 * 8e-6 / seconds.max(1e-9));
-    Ok(reading)
 }
 
 fn hash(path: &Path) -> Result<blake3::Hash> {

@@ -73,10 +73,12 @@ tests:
         let rate = figure(&result, protocol, "iperf", "steady_mbps");
         assert!((least..4.1).contains(&rate), "{protocol}: {rate}");
         assert!(figure(&result, protocol, "iperf", "jitter_ms") < 20.0);
-        for name in ["residual loss", "jitter", "cwnd", "queue"] {
-            let all = measurement(&result, protocol, "iperf")["series"].as_array().unwrap();
-            let series = all.iter().find(|series| series["name"] == name);
-            let points = series.and_then(|series| series["points"].as_array());
+        let all = measurement(&result, protocol, "iperf")["series"].as_array().unwrap();
+        let find = |name: &str| all.iter().find(|series| series["name"] == name);
+        // What has no window shows none.
+        assert_eq!(find("cwnd").is_some(), protocol == "btp");
+        for name in ["residual loss", "jitter", "smoothed RTT", "queue"] {
+            let points = find(name).and_then(|series| series["points"].as_array());
             assert!(points.is_some_and(|points| points.len() > 5), "{protocol} has no {name}");
         }
     }

@@ -3,7 +3,9 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::support::{Case, allowed, alone, batslab, error_of, figure, measurement, run, said};
+use super::support::{
+    Case, allowed, alone, batslab, error_of, figure, measurement, run, said, skipped,
+};
 
 #[test]
 fn tools_and_protocols_run_over_a_chain() {
@@ -26,7 +28,6 @@ tests:
       iperf: { interval: 0.5, interval_num: 4 }
       rtt: { interval: 0.01, packet_count: 50, packet_size: 200 }
     sample_interval: 0.05
-    verify: false
     assertions:
       - { figure: rtt_p50_ms, tool: rtt, at_least: 18, at_most: 200 }
       - { figure: loss_percent, protocol: udp, tool: iperf, at_least: 0.2, at_most: 6 }
@@ -77,11 +78,18 @@ tests:
     let folder = measurement(&result, "tcp-reno", "ping")["folder"].as_str().unwrap();
     let capture = std::fs::read(case.out().join(folder).join("capture.pcapng")).unwrap();
     assert!(capture.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && capture.len() > 1_000);
-    assert!(
-        std::fs::read_to_string(case.out().join("report.html"))
-            .unwrap()
-            .contains("no-such-program")
-    );
+    // Asked and measured: what the emulator itself does, or that nobody looked.
+    let rows = result["cases"][0]["verification"].as_array().unwrap();
+    for what in ["round trip", "rate a to b", "rate b to a", "loss a to b", "emulator's processors"]
+    {
+        let of_it = |row: &&serde_json::Value| row["what"].as_str().unwrap().starts_with(what);
+        let row = rows.iter().find(of_it).unwrap_or_else(|| panic!("no {what}: {rows:?}"));
+        assert!(row["value"].is_number() && !row["measured"].as_str().unwrap().is_empty());
+    }
+    let page = std::fs::read_to_string(case.out().join("report.html")).unwrap();
+    for words in ["no-such-program", "The emulator itself", "the test says `verify: false`"] {
+        assert!(page.contains(words), "{words}");
+    }
     assert!(said(&run(&["status"])).lines().all(|line| !line.contains("run-")), "a lab is left");
 }
 
@@ -223,7 +231,15 @@ fn the_doctor_knows_the_backends() {
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for backend in ["backend sim", "backend netns", "backend netem", "backend ssh"] {
         let finding = findings.as_array().unwrap().iter().find(|one| one["what"] == backend);
-        assert!(finding.is_some_and(|one| !one["found"].as_str().unwrap().is_empty()), "{backend}");
+        let finding = finding.unwrap_or_else(|| panic!("no {backend}"));
+        let found = finding["found"].as_str().unwrap();
+        assert!(!found.is_empty(), "{backend}");
+        // Why not, and what to do.
+        let is_told = ["use the backend netns", "not installed", "needs", "allow"];
+        assert!(
+            finding["good"] == true || is_told.iter().any(|word| found.contains(word)),
+            "{found}"
+        );
     }
 }
 
@@ -231,10 +247,7 @@ fn the_doctor_knows_the_backends() {
 #[test]
 fn an_ordinary_user_runs_tests_where_the_kernel_lets_users_have_namespaces() {
     const NAME: &str = "an_ordinary_user_runs_tests_where_the_kernel_lets_users_have_namespaces";
-    let skip = |why: &str| {
-        let text = format!("\nSKIPPED {NAME}: {why}\n");
-        std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes()).unwrap();
-    };
+    let skip = |why: &str| skipped(NAME, why);
     let case = Case::new(
         "
 tests:

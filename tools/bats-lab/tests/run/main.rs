@@ -4,7 +4,9 @@
 
 mod check;
 mod hops;
+mod hosts;
 mod local;
+mod programs;
 mod remote;
 mod serve;
 mod simulated;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
 
-use super::support::{Case, allowed, alone, batslab, error_of, figure, said};
+use super::support::{Case, allowed, alone, batslab, error_of, figure, said, skipped};
 
 fn script(folder: &Path, name: &str, text: &str) {
     let path = folder.join(name);
@@ -118,6 +118,57 @@ fn the_kernels_netem_is_told_what_to_do() {
         "mirred egress redirect dev ifb1",
     ] {
         assert!(log.matches(words).count() >= 2, "{words}: {log}");
+    }
+}
+
+/// Bucket, redirection and ifb by the real kernel; netem's own commands are only written down, for many
+/// kernels lack it.
+#[test]
+fn the_kernel_takes_everything_but_netem_as_it_is_told() {
+    const NAME: &str = "the_kernel_takes_everything_but_netem_as_it_is_told";
+    let real = |name: &str| {
+        let places = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+        places.iter().map(|place| Path::new(place).join(name)).find(|place| place.exists())
+    };
+    let (Some(tc), Some(ip)) = (real("tc"), real("ip")) else {
+        return skipped(NAME, "there is no tc or ip (Debian: iproute2)");
+    };
+    if !allowed(NAME) {
+        return;
+    }
+    let _alone = alone();
+    let case = Case::new(
+        "
+tests:
+  kernel:
+    topology: { topology_type: linear, nodes: 3, link: { rate: 20M, delay: 5ms, loss: 3% } }
+    target_protocols: [tcp-cubic]
+    test_tools: { iperf: { interval: 0.5, interval_num: 4 } }
+",
+    );
+    let bin = case.folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let tc = tc.display();
+    let text = format!(
+        "case \"$*\" in *\" netem \"*) echo \"$@\" >> \"$LAB_LOG\";; *) exec {tc} \"$@\";; esac"
+    );
+    script(&bin, "tc", &text);
+    script(&bin, "ip", &format!("exec {} \"$@\"", ip.display()));
+    let output = with_path(&case, &["--backend", "netem"]);
+    let error = error_of(&output);
+    if error.contains("ifb") && error.contains("does not work here") {
+        return skipped(NAME, &format!("this kernel lacks more: {error}"));
+    }
+    assert!(output.status.success(), "{}{error}", said(&output));
+    let result: serde_json::Value =
+        serde_json::from_slice(&fs::read(case.out().join("result.json")).unwrap()).unwrap();
+    // Without the bucket it would be some hundred times as much.
+    let rate = figure(&result, "tcp-cubic", "iperf", "throughput_mbps");
+    assert!((1.0..20.0).contains(&rate), "{rate}");
+    let log = fs::read_to_string(case.folder.path().join("log")).unwrap();
+    // Both directions of both links, each on the ifb of its link.
+    for ifb in ["dev ifb1 root netem", "dev ifb2 root netem"] {
+        assert!(log.matches(ifb).count() >= 2, "{log}");
     }
 }
 

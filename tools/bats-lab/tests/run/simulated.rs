@@ -55,6 +55,13 @@ fn a_run_leaves_a_folder_that_says_everything() {
         let size = std::fs::metadata(out.join(file)).unwrap_or_else(|_| panic!("no {file}")).len();
         assert!(size > 20, "{file} is empty");
     }
+    // Each plot as both kinds of file.
+    let plots = |end: &str| -> std::collections::BTreeSet<String> {
+        let entries = std::fs::read_dir(out.join("sim/plots")).unwrap().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter_map(|name| name.strip_suffix(end).map(str::to_owned)).collect()
+    };
+    assert!(plots(".svg").len() > 10 && plots(".svg") == plots(".png"));
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     for word in [
         "<polyline",
@@ -130,6 +137,34 @@ fn an_assertion_that_does_not_hold_fails_the_run_unless_that_is_allowed() {
 }
 
 #[test]
+fn what_the_backend_cannot_measure_is_not_judged() {
+    let yaml = "
+tests:
+  both:
+    backend: sim
+    topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }
+    target_protocols: [brtp, tcp-cubic]
+    test_tools: { iperf: { interval: 0.5, interval_num: 4 } }
+    assertions:
+      - { figure: steady_mbps, protocol: brtp, tool: iperf, at_least: 1.5, relative_to: tcp-cubic }
+      - { figure: steady_mbps, protocol: tcp-cubic, tool: iperf, at_least: 1 }
+      - { figure: steady_mbps, protocol: brtp, tool: iperf, at_least: 1 }
+";
+    let case = Case::new(yaml);
+    let (output, result) = case.run(&[]);
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    let verdicts: Vec<_> = result["cases"][0]["assertions"].as_array().unwrap().iter().collect();
+    let holds: Vec<_> = verdicts.iter().map(|one| one["holds"].as_bool()).collect();
+    assert_eq!(holds, [None, None, Some(true)]);
+    assert_eq!(said(&output).matches("  not judged: ").count(), 2, "{}", said(&output));
+    let page = std::fs::read_to_string(case.out().join("report.html")).unwrap();
+    assert!(page.matches("not judged</td>").count() == 2 && page.contains("virtual time"));
+    // A bound that the rest misses fails the test all the same.
+    let (output, _) = Case::new(&yaml.replace("at_least: 1 }", "at_least: 11 }")).run(&[]);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
 fn a_test_that_measured_nothing_is_no_success() {
     let yaml = "
 tests:
@@ -176,6 +211,14 @@ tests:
         inside.iter().sum::<f64>() / inside.len() as f64
     };
     let (before, during) = (mean(1.0, 3.0), mean(4.0, 6.0));
+    // The bound is that of the links as they were: (3 x 20 + 3 x 4 + 2 x 20) / 8 Mbit/s.
+    let bound = figure(&result, "brtp", "iperf", "bound_mbps");
+    assert!((bound / (14.0 * 1472.0 / 1514.0) - 1.0).abs() < 1e-6, "{bound}");
+    // Its share is that of seconds 5 to 8: (4 + 2 x 20) / 3 Mbit/s.
+    let share = figure(&result, "brtp", "iperf", "efficiency");
+    let steady = figure(&result, "brtp", "iperf", "steady_mbps");
+    let expected = steady / (44.0 / 3.0 * 1472.0 / 1514.0);
+    assert!((share / expected - 1.0).abs() < 1e-6, "{share} {expected}");
     assert!(during < 0.3 * before && during > 0.1 * before, "{before} {during}");
     let fairness = result["cases"][1]["measurements"][0]["figures"]["fairness"].as_f64().unwrap();
     assert!(fairness > 0.7 && fairness <= 1.0, "{fairness}");

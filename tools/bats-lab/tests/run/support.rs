@@ -38,11 +38,16 @@ pub(crate) fn allowed(test: &str) -> bool {
         .filter(|finding| finding["needed"] == true)
         .all(|finding| finding["good"] == true);
     if !good {
-        // Not by a macro of printing, whose output of tests that pass is kept back.
-        let skipped = format!("\nSKIPPED {test}: this machine allows no network namespaces\n");
-        std::io::Write::write_all(&mut std::io::stderr(), skipped.as_bytes()).unwrap();
+        skipped(test, "this machine allows no network namespaces");
     }
     good
+}
+
+/// Says that a test was left out, and why.
+pub(crate) fn skipped(test: &str, why: &str) {
+    // Not by a macro of printing, whose output of tests that pass is kept back.
+    let text = format!("\nSKIPPED {test}: {why}\n");
+    std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes()).unwrap();
 }
 
 /// Keeps the measurements of this program's tests from disturbing each other.

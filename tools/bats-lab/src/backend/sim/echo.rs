@@ -9,9 +9,8 @@ use bats_sim::capture::Capture;
 use bytes::Bytes;
 
 use super::flow::{PATIENCE, is_reliable};
-use super::reading::round_trips;
 use super::world::{Between, End, World};
-use crate::protocol::reading::Reading;
+use crate::protocol::reading::{Reading, of_round_trips};
 
 /// How long the last answer may take where it may be lost.
 const LOSSY_PATIENCE: Duration = Duration::from_secs(2);
@@ -61,7 +60,7 @@ pub(super) fn measure(
             times = run.times;
         }
     }
-    round_trips(times, &connects, sent, question.rounds.is_some(), of)
+    of_round_trips(times, &connects, sent as f64, question.rounds.is_some(), of)
 }
 
 struct Run {

@@ -1,13 +1,12 @@
 //! What was computed, as a reading: figures and series.
 
-use anyhow::{Result, bail};
 use bats_sim::flows::jain_index;
 
 use super::flow::{Flown, Moment, Outcome, TICK, is_reliable};
 use crate::plan::Network;
-use crate::protocol::reading::Reading;
+use crate::protocol::reading::{NO_WINDOW, Reading};
+use crate::result::Series;
 use crate::result::figures::{self, set};
-use crate::result::{Distribution, Series};
 
 /// Seconds of an interval of throughput at the least, so that rates are not of a few packets.
 const INTERVAL: f64 = 0.1;
@@ -65,7 +64,10 @@ impl Shown<'_> {
         type Value = fn(&bats_proto::ConnectionStats) -> f64;
         // Several connections: the sum, or the mean where a sum means nothing.
         let values: [(&str, &str, bool, Value); 5] = [
-            ("cwnd", "kB", false, |sender| sender.cwnd_bytes as f64 / 1e3),
+            ("cwnd", "kB", false, |sender| match sender.cwnd_bytes as f64 {
+                octets if octets >= NO_WINDOW => f64::NAN,
+                octets => octets / 1e3,
+            }),
             ("smoothed RTT", "ms", true, |sender| sender.smoothed_rtt.as_secs_f64() * 1e3),
             ("delivery rate", "Mbit/s", false, |sender| sender.delivery_bps as f64 / 1e6),
             ("pacing rate", "Mbit/s", false, |sender| match sender.pacing_bps {
@@ -85,8 +87,11 @@ impl Shown<'_> {
                 let at = first.moments.get(index)?.at;
                 (!values.is_empty() && shown.is_finite()).then_some((at, shown))
             };
-            let points = (0..first.moments.len()).step_by(self.step()).filter_map(at).collect();
-            reading.series.push(series(name, self.label, unit, points));
+            let points: Vec<_> =
+                (0..first.moments.len()).step_by(self.step()).filter_map(at).collect();
+            if !points.is_empty() {
+                reading.series.push(series(name, self.label, unit, points));
+            }
         }
     }
 
@@ -195,47 +200,6 @@ fn residual(reading: &mut Reading, flows: &[Flown], interval: f64, of: &str) {
         set(&mut reading.figures, "jitter_ms", last);
     }
     reading.series.push(series("jitter", of, "ms", jitters));
-}
-
-/// Round-trip times as a reading.
-pub(super) fn round_trips(
-    times: Vec<(f64, f64)>,
-    connects: &[f64],
-    sent: u64,
-    is_first: bool,
-    of: &str,
-) -> Result<Reading> {
-    if times.is_empty() {
-        bail!("nothing came back of {sent} messages");
-    }
-    let mut reading = Reading::default();
-    let mut values: Vec<f64> = times.iter().map(|time| time.1).collect();
-    values.sort_by(f64::total_cmp);
-    if is_first {
-        set(&mut reading.figures, "first_rtt_ms", values.iter().sum::<f64>() / values.len() as f64);
-    }
-    if !connects.is_empty() {
-        set(
-            &mut reading.figures,
-            "connect_ms",
-            connects.iter().sum::<f64>() / connects.len() as f64,
-        );
-    }
-    set(
-        &mut reading.figures,
-        "unanswered_percent",
-        100.0 * (1.0 - values.len() as f64 / sent.max(1) as f64),
-    );
-    let distribution = Distribution { name: "RTT".into(), unit: "ms".into(), values };
-    figures::of_round_trips(&mut reading.figures, &distribution);
-    reading.distributions.push(distribution);
-    reading.series.push(Series {
-        name: "RTT".into(),
-        of: of.to_owned(),
-        unit: "ms".into(),
-        points: times,
-    });
-    Ok(reading)
 }
 
 #[cfg(test)]

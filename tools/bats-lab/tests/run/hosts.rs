@@ -1,0 +1,251 @@
+//! The backend ssh over real servers: two hosts of a lab with an sshd each, and the one between them
+//! from which they are reached.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::support::{Case, allowed, alone, batslab, error_of, figure, measurement, said, skipped};
+
+/// Where the real hosts' programs are.
+const SSHD: &str = "/usr/sbin/sshd";
+
+/// A lab `a` - `r1` - `b`, 5 ms each way and hop, with servers on `a` and `b`.
+struct Testbed {
+    lab: String,
+    folder: tempfile::TempDir,
+    servers: Vec<Child>,
+}
+
+impl Testbed {
+    /// Nothing where this machine cannot have one, which is said.
+    fn begin(test: &str) -> Option<Self> {
+        if !allowed(test) {
+            return None;
+        }
+        let is_root = fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0);
+        let is_there = |name: &str| Command::new(name).arg("-V").output().is_ok();
+        if !is_root || !Path::new(SSHD).exists() || !is_there("ssh") {
+            skipped(test, "it takes root, sshd and ssh (Debian: openssh-server, openssh-client)");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let lab = format!("ssh-{}-{}", std::process::id(), test.len());
+        let options = ["--hops", "2", "--rate", "50M", "--delay", "5ms", "--loss", "0"];
+        let up = batslab().args(["up", "--name", &lab]).args(options).output().unwrap();
+        assert!(up.status.success(), "{}", error_of(&up));
+        let mut testbed = Self { lab, folder, servers: Vec::new() };
+        for name in ["host", "user", "stranger"] {
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+                .arg(testbed.path(name))
+                .status();
+            assert!(made.unwrap().success());
+        }
+        let config = "Host *\n StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n \
+                      IdentitiesOnly yes\n LogLevel ERROR\n";
+        fs::write(testbed.path("ssh_config"), config).unwrap();
+        // Privilege separation wants this folder.
+        fs::create_dir_all("/run/sshd").unwrap();
+        let own = Path::new(env!("CARGO_BIN_EXE_batslab")).parent().unwrap().display().to_string();
+        testbed.serve("a", 2222, &format!("{own}:/usr/bin:/bin"));
+        testbed.serve("b", 2222, &format!("{own}:/usr/bin:/bin"));
+        // One whose users find no program of ours.
+        testbed.serve("b", 2223, "/usr/bin:/bin");
+        Some(testbed)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn on(&self, host: &str) -> Command {
+        let mut command = batslab();
+        command.args(["exec", "--name", &self.lab, host, "--"]);
+        command
+    }
+
+    fn serve(&mut self, host: &str, port: u16, path: &str) {
+        let config = self.path(&format!("sshd_{host}_{port}"));
+        let text = format!(
+            "Port {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
+             StrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\nSetEnv PATH={path}\n",
+            self.path("host").display(),
+            self.path("user.pub").display()
+        );
+        fs::write(&config, text).unwrap();
+        let mut server = self.on(host);
+        server.args([SSHD, "-D", "-e", "-f"]).arg(&config);
+        let log = fs::File::create(config.with_extension("log")).unwrap();
+        let mut server = server.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let listens = || {
+            let log = fs::read_to_string(config.with_extension("log")).unwrap_or_default();
+            log.contains("Server listening")
+        };
+        while !listens() {
+            assert!(Instant::now() < deadline && server.try_wait().unwrap().is_none(), "no sshd");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.servers.push(server);
+    }
+
+    /// A file for two hosts, of which the second is described by more words.
+    fn case(&self, second: &str, count: u32) -> Case {
+        let arch = Command::new("uname").arg("-m").output().unwrap().stdout;
+        Case::new(&format!(
+            "
+testbeds:
+  two:
+    - {{ user: root, ip: 10.77.1.1, port: 2222, authorized_key: {key}, ssh_config: {config}, arch: {arch} }}
+    - {{ user: root, ip: 10.77.2.2, ssh_config: {config}, {second} }}
+tests:
+  remote:
+    topology: {{ topology_type: linear, nodes: 2 }}
+    target_protocols: [udp, brtp]
+    test_tools:
+      rtt: {{ interval: 0.01, packet_count: {count} }}
+",
+            key = self.path("user").display(),
+            config = self.path("ssh_config").display(),
+            arch = String::from_utf8_lossy(&arch).trim(),
+        ))
+    }
+
+    fn good(&self) -> String {
+        format!("port: 2222, authorized_key: {}, intf: left", self.path("user").display())
+    }
+
+    fn run(&self, case: &Case) -> Command {
+        let mut command = self.on("r1");
+        command.arg(env!("CARGO_BIN_EXE_batslab"));
+        command.args(["run", &case.file(), "--backend", "ssh", "-q", "-o"]).arg(case.out());
+        command
+    }
+
+    fn outcome(&self, case: &Case) -> Output {
+        self.run(case).output().unwrap()
+    }
+
+    /// What runs on a host and is no server.
+    fn busy(&self, host: &str) -> Vec<String> {
+        let Ok(wanted) = fs::metadata(format!("/run/netns/{}-{host}", self.lab)) else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let there = fs::metadata(entry.path().join("ns/net"));
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            if there.is_ok_and(|data| data.ino() == wanted.ino() && data.dev() == wanted.dev())
+                && !name.is_empty()
+                && name.trim() != "sshd"
+            {
+                found.push(name.trim().to_owned());
+            }
+        }
+        found
+    }
+
+    /// Fails if a run of this process has left anything on the hosts.
+    fn is_clean(&self, pid: Option<u32>) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let running = [self.busy("a"), self.busy("b")].concat();
+            // Both hosts have this machine's files.
+            let prefix = format!("batslab-{}", pid.map_or(String::new(), |pid| format!("{pid}-")));
+            let left: Vec<_> = fs::read_dir("/tmp")
+                .unwrap()
+                .flatten()
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .filter(|name| pid.is_some() && name.starts_with(&prefix))
+                .collect();
+            if running.is_empty() && left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "left: {running:?} {left:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        let _ = batslab().args(["down", "--name", &self.lab]).output();
+    }
+}
+
+#[test]
+fn real_hosts_run_tests_and_are_left_as_they_were() {
+    let Some(testbed) = Testbed::begin("real_hosts_run_tests_and_are_left_as_they_were") else {
+        return;
+    };
+    let _alone = alone();
+    let case = testbed.case(&testbed.good(), 50);
+    let child = testbed.run(&case).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    let result = fs::read(case.out().join("result.json")).unwrap();
+    let result: serde_json::Value = serde_json::from_slice(&result).unwrap();
+    assert_eq!(result["cases"][0]["backend"], "ssh");
+    for protocol in ["udp", "brtp"] {
+        // Over both links of the lab and back: the programs ran where they were asked to.
+        let time = figure(&result, protocol, "rtt", "rtt_p50_ms");
+        assert!((20.0..500.0).contains(&time), "{protocol}: {time}");
+    }
+    testbed.is_clean(Some(pid));
+}
+
+#[test]
+fn real_hosts_that_lack_something_are_told_of() {
+    let Some(testbed) = Testbed::begin("real_hosts_that_lack_something_are_told_of") else {
+        return;
+    };
+    let good = testbed.good();
+    let stranger = testbed.path("stranger").display().to_string();
+    let user = testbed.path("user").display().to_string();
+    for (second, word) in [
+        (good.replace("intf: left", "intf: left9"), "10.77.2.2: missing interface left9"),
+        (good.replace("2222", "2223"), "10.77.2.2: missing batslab"),
+        (good.replace("2222", "2299"), "cannot log in to 10.77.2.2: ssh: connect"),
+        (good.replace(&user, &stranger), "cannot log in to 10.77.2.2: root@10.77.2.2: Permission"),
+        (good.replace("intf: left", "arch: pdp11"), "10.77.2.2 is "),
+    ] {
+        let case = testbed.case(&second, 20);
+        let output = testbed.outcome(&case);
+        assert_eq!(output.status.code(), Some(1), "{second}");
+        let text = said(&output);
+        assert!(text.contains(word), "{second}: {text}{}", error_of(&output));
+        let result = fs::read(case.out().join("result.json")).unwrap();
+        let result: serde_json::Value = serde_json::from_slice(&result).unwrap();
+        assert_eq!(measurement(&result, "udp", "rtt")["status"], "failed");
+    }
+    testbed.is_clean(None);
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_on_real_hosts() {
+    let Some(testbed) = Testbed::begin("an_interrupt_leaves_nothing_on_real_hosts") else { return };
+    // A minute of messages.
+    let case = testbed.case(&testbed.good(), 6_000);
+    let mut child =
+        testbed.run(&case).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while testbed.busy("a").is_empty() || testbed.busy("b").is_empty() {
+        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "no start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = child.id();
+    assert!(Command::new("kill").arg("-INT").arg(pid.to_string()).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error_of(&output).contains("interrupted"), "{}", error_of(&output));
+    assert!(!case.out().exists(), "the folder of results is left");
+    testbed.is_clean(Some(pid));
+}
