@@ -1,6 +1,7 @@
 //! The protocol in virtual time: endpoints joined by emulated links, driven by a virtual clock.
 //!
-//! Same seed, same run: nothing here reads a clock, and every random choice follows from a seed.
+//! Same seed, same run: nothing here reads a clock, and every random choice follows from a seed, but for
+//! the keys of real TLS in [`resumed`].
 #![forbid(unsafe_code)]
 
 pub mod capture;

@@ -357,6 +357,7 @@ impl Endpoint {
                 };
                 let seed = self.fresh_seed();
                 let crypto = self.server.as_ref()?;
+                self.stats.early_data_refused += u64::from(!crypto.has_early_room(now));
                 let handshake =
                     Handshake::server(now, crypto, parameters, local_cid, &start, take_early, seed)
                         .ok()?;
@@ -485,7 +486,8 @@ impl Endpoint {
         }
     }
 
-    /// Hands over a message; kept until it is acknowledged.
+    /// Hands over a message; kept until it is acknowledged. Before [`Event::Connected`] only messages
+    /// that go with the first flight find room: see [`TransportConfig::early_data`].
     pub fn send(
         &mut self,
         now: Timestamp,

@@ -209,3 +209,108 @@ impl EarlyReceiver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crypto::plain_keys;
+
+    const NOW: Timestamp = Timestamp::from_millis(5);
+    const LATER: Timestamp = Timestamp::from_millis(900);
+
+    fn remembered(early_limit: u64, max_message_size: u64) -> TransportParameters {
+        TransportParameters { early_limit, max_message_size, ..TransportParameters::default() }
+    }
+
+    fn sender(early_limit: u64) -> Option<EarlySender> {
+        EarlySender::new(plain_keys(9, true).local, remembered(early_limit, 5_000))
+    }
+
+    fn receiver(ledger: &SharedLedger, flight: u8) -> EarlyReceiver {
+        let keys = plain_keys(9, false).remote;
+        EarlyReceiver::new(NOW, ledger.clone(), [flight; 32], Some(keys))
+    }
+
+    fn packet(sender: &mut EarlySender, room: usize) -> Option<Vec<u8>> {
+        let mut out = vec![0; room];
+        let len = sender.write(NOW, &mut out, b"original", b"mine", 3)?;
+        out.truncate(len);
+        Some(out)
+    }
+
+    fn number_at(packet: &[u8]) -> usize {
+        crate::wire::long_header::decode(packet).unwrap().number_at
+    }
+
+    #[test]
+    fn a_sender_takes_what_the_server_took_and_no_more() {
+        assert!(sender(0).is_none());
+        let mut small = sender(1_000).unwrap();
+        assert!(small.push(Bytes::from(vec![0; 480]), LATER).is_ok());
+        assert!(small.push(Bytes::from_static(b"no room"), LATER).is_err());
+        let mut large = sender(u64::MAX).unwrap();
+        assert!(large.push(Bytes::from(vec![0; 5_001]), LATER).is_err(), "too long");
+        for _ in 0..MAX_EARLY_MESSAGES {
+            assert!(large.push(Bytes::new(), LATER).is_ok());
+        }
+        assert!(large.push(Bytes::new(), LATER).is_err(), "too many");
+        // Sent again and again, it ends.
+        let mut octets = 0;
+        for _ in 0..10_000 {
+            octets += packet(&mut large, 1_200).map_or(0, |packet| packet.len());
+            large.rewind();
+        }
+        assert!(octets <= FLIGHT && octets > FLIGHT - 1_200 && !large.has_unsent());
+    }
+
+    #[test]
+    fn a_server_that_takes_early_data_keeps_its_word() {
+        let sender = sender(10_000).unwrap();
+        assert!(sender.is_kept_by(&remembered(10_000, 5_000)));
+        assert!(sender.is_kept_by(&remembered(20_000, 6_000)));
+        assert!(!sender.is_kept_by(&remembered(9_999, 5_000)));
+        assert!(!sender.is_kept_by(&remembered(10_000, 4_999)));
+    }
+
+    #[test]
+    fn a_message_that_fits_a_datagram_is_not_cut_and_one_too_old_is_not_sent() {
+        let mut sender = sender(10_000).unwrap();
+        sender.push(Bytes::from(vec![7; 512]), LATER).unwrap();
+        assert_eq!(packet(&mut sender, 500), None);
+        assert!(sender.has_unsent());
+        assert!(packet(&mut sender, 700).is_some() && !sender.has_unsent());
+        sender.rewind();
+        let mut out = [0; 1_200];
+        let late = LATER + core::time::Duration::from_millis(1);
+        assert_eq!(sender.write(late, &mut out, b"original", b"mine", 3), None);
+        assert!(!sender.has_unsent());
+    }
+
+    #[test]
+    fn copies_of_a_flight_are_taken_once_and_a_closed_flight_not_at_all() {
+        let ledger = SharedLedger::default();
+        let mut sender = sender(10_000).unwrap();
+        sender.push(Bytes::from_static(b"hello"), LATER).unwrap();
+        let packet = packet(&mut sender, 1_200).unwrap();
+        let at = number_at(&packet);
+        let mut first = receiver(&ledger, 1);
+        let mut copy = receiver(&ledger, 1);
+        assert!(first.is_taking() && !copy.is_taking());
+        assert!(first.receive(&mut packet.clone(), at));
+        assert!(!copy.receive(&mut packet.clone(), at));
+        assert_eq!(first.take().len(), 1);
+        first.note(0b1);
+        assert_eq!(copy.finish(), 0b1, "what the other has delivered");
+        // The copy's client is there: the first connection was somebody else's.
+        assert!(first.receive(&mut packet.clone(), at));
+        assert!(first.take().is_empty());
+        assert_eq!(first.finish(), 0);
+        assert!(!first.receive(&mut packet.clone(), at), "the handshake is done");
+
+        let mut forged = packet.clone();
+        forged[at + 6] ^= 1;
+        let mut other = receiver(&ledger, 2);
+        assert!(!other.receive(&mut forged, at));
+        assert_eq!((other.taken, other.refused), (0, 0));
+    }
+}
