@@ -262,7 +262,7 @@ impl Carriers {
             Handle::Tcp(id) => self.tcp.session(id).map_or(0, held),
             Handle::Udp(id) => self.udp.receive_buffer_bytes(id),
             #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.session(id).map_or(0, held),
+            Handle::Quic(id) => self.quic.receive_buffer_bytes(id),
         }
     }
 

@@ -495,6 +495,11 @@ impl Quic {
         (self.handshakes_started, self.retries_sent, self.refused)
     }
 
+    /// Octets that have arrived and that nobody has taken.
+    pub(super) fn receive_buffer_bytes(&self, id: u64) -> usize {
+        self.connections.get(&id).map_or(0, Connection::receive_buffer_bytes)
+    }
+
     pub(super) fn connection_count(&self) -> usize {
         self.connections.len()
     }

@@ -253,6 +253,11 @@ impl Connection {
         stats
     }
 
+    pub(super) fn receive_buffer_bytes(&self) -> usize {
+        let datagrams = self.datagrams.as_ref().map_or(0, Datagrams::receive_buffer_bytes);
+        self.session.receive_buffer_bytes() + datagrams
+    }
+
     pub(super) fn pop_event(&mut self) -> Option<bats_proto::Event> {
         let event = self.session.pop_event();
         event.or_else(|| self.datagrams.as_mut()?.pop_event(&self.session))

@@ -252,6 +252,11 @@ impl Datagrams {
         .find_map(|(flag, event)| core::mem::take(flag).then_some(event))
     }
 
+    /// Octets that nobody has taken.
+    pub(super) fn receive_buffer_bytes(&self) -> usize {
+        self.held
+    }
+
     pub(super) fn complete(&self, stats: &mut ConnectionStats) {
         stats.messages_sent += self.counters.messages_sent;
         stats.message_bytes_sent += self.counters.bytes_sent;
