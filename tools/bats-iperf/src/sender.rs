@@ -114,8 +114,9 @@ pub(crate) fn send(pipe: &Pipe, meter: &Meter, pace: &Pace, budget: &Budget) -> 
             continue;
         }
         if number.is_multiple_of(look_every) {
-            silence.check(pipe.heard(), now, pace.timeout)?;
-            if !wait_for_room(pipe, &clock, time, pace.timeout)? {
+            let look = pipe.look();
+            silence.check(look.heard, now, pace.timeout)?;
+            if look.is_backlogged && !wait_for_room(pipe, &clock, time, pace.timeout)? {
                 break;
             }
         }
@@ -174,7 +175,7 @@ impl Silence {
 /// Waits until the connection has no long backlog; `false` when the time was over first.
 fn wait_for_room(pipe: &Pipe, clock: &Clock, time: Duration, limit: Duration) -> Result<bool> {
     let begin = clock.elapsed();
-    while pipe.is_backlogged() {
+    while pipe.look().is_backlogged {
         let now = clock.elapsed();
         if now >= time {
             return Ok(false);

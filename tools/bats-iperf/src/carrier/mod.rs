@@ -60,6 +60,15 @@ pub(crate) enum Received {
     Nothing,
 }
 
+/// How a connection stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Look {
+    /// So much waits in it that more would only wait longer.
+    pub(crate) is_backlogged: bool,
+    /// Packets of the other side so far, while something waits for its acknowledgement.
+    pub(crate) heard: Option<u64>,
+}
+
 /// One stream. Each direction is used by one thread.
 #[derive(Debug)]
 pub(crate) enum Pipe {
@@ -126,29 +135,22 @@ impl Pipe {
         }
     }
 
-    /// Whether so much waits in the connection that more would only wait longer. The kernel's
-    /// carriers have queues of a fixed size.
-    pub(crate) fn is_backlogged(&self) -> bool {
-        let Self::Bats { connection, .. } = self else { return false };
+    /// How the connection stands. The kernel's carriers have queues of a fixed size and do not tell.
+    pub(crate) fn look(&self) -> Look {
+        let Self::Bats { connection, .. } = self else { return Look::default() };
         // The last figures of a connection that is over would never change.
         if connection.close_reason().is_some() {
-            return false;
+            return Look::default();
         }
         let stats = connection.stats();
         // What the path carries in 50 ms, beside what is under way.
         let soon = stats.delivery_bps / 8 / 20;
-        stats.send_buffer_bytes > (2 * stats.cwnd_bytes).saturating_add(soon).max(MIN_BACKLOG)
-    }
-
-    /// Packets of the other side so far, while something waits for its acknowledgement; the kernel does
-    /// not tell.
-    pub(crate) fn heard(&self) -> Option<u64> {
-        let Self::Bats { connection, .. } = self else { return None };
-        if !connection.mode().is_reliable() {
-            return None;
+        let most = (2 * stats.cwnd_bytes).saturating_add(soon).max(MIN_BACKLOG);
+        let is_due = connection.mode().is_reliable() && stats.send_buffer_bytes > 0;
+        Look {
+            is_backlogged: stats.send_buffer_bytes > most,
+            heard: is_due.then_some(stats.packets_received),
         }
-        let stats = connection.stats();
-        (stats.send_buffer_bytes > 0).then_some(stats.packets_received)
     }
 
     /// Says that no more messages follow, and waits until all have arrived or come to nothing.

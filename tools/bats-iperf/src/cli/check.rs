@@ -438,7 +438,7 @@ mod tests {
             "-c h -m 11",
             "-c h -u -b 10M --length 65507 -r",
             "-c h -u --baseline tcp",
-            "-c h --bind-dev eth0",
+            "-c h --bind-dev eth0 --forceflush",
             "-s --bind-dev eth0",
             "-s --only-mode udp",
             "-c h --timestamps=%H:%M:%S",

@@ -74,6 +74,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "INTERFACE")]
     pub(crate) bind_dev: Option<String>,
 
+    /// Every line is written at once, with this option and without it.
+    #[arg(long, hide = true)]
+    pub(crate) forceflush: bool,
+
     /// Not available: the field holds the marks of ECN, which each packet has for itself.
     #[arg(short = 'S', long, alias = "tos", value_name = "VALUE", hide = true,
           value_parser = check::refuse_dscp)]

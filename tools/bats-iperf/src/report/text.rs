@@ -73,7 +73,8 @@ pub(crate) fn header(sides: &[Side], verbose: bool) -> String {
 }
 
 fn role(sides: &[Side], side: Side, is_client: bool) -> Option<&'static str> {
-    (kinds(sides).len() > 1).then_some(match (side, is_client) {
+    let are_both = sides.first().is_some_and(|first| sides.iter().any(|other| other != first));
+    are_both.then_some(match (side, is_client) {
         (Side::Sender, true) => "TX-C",
         (Side::Receiver, true) => "RX-C",
         (Side::Sender, false) => "TX-S",

@@ -16,6 +16,9 @@ use super::{Existing, side};
 use crate::file::storage::{local, rename_without_replacing};
 use crate::file::{CHUNK, FileError, name};
 
+/// Octets after which the disk is waited for, so that a large file does not keep both ends waiting for
+/// minutes when it is whole.
+const SYNC_EVERY: u64 = 256 << 20;
 static ZEROS: [u8; CHUNK] = [0; CHUNK];
 /// Components of a name at most.
 const MAX_DEPTH: usize = 64;
@@ -112,6 +115,8 @@ pub(super) struct Incoming {
     sha256: Option<[u8; 32]>,
     /// Nothing of it had been there.
     is_new: bool,
+    /// Octets that the disk may not have yet.
+    unsynced: AtomicU64,
     reservation: Reservation,
     state: Mutex<State>,
 }
@@ -165,6 +170,7 @@ impl Incoming {
             file,
             sha256,
             is_new: !is_left_over,
+            unsynced: AtomicU64::new(0),
             reservation: Reservation::take(reserved, needed),
             state: Mutex::new(State {
                 hashes: vec![None; cut.parts as usize],
@@ -208,12 +214,21 @@ impl Incoming {
             return Ok(());
         }
         let written = self.file.write_all_at(octets, self.cut.offset(part) + at);
+        let count = octets.len() as u64;
+        let unsynced = self.unsynced.fetch_add(count, Ordering::Relaxed) + count;
+        let written = written.and_then(|()| match unsynced >= SYNC_EVERY {
+            true => {
+                self.unsynced.store(0, Ordering::Relaxed);
+                self.file.sync_data()
+            }
+            false => Ok(()),
+        });
         if let Err(error) = written {
             // A full disk is not helped by what cannot be finished.
             self.discard();
             return Err(local("write", &self.target, error));
         }
-        self.reservation.spend(octets.len() as u64);
+        self.reservation.spend(count);
         Ok(())
     }
 
