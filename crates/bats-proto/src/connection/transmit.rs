@@ -32,6 +32,9 @@ const MAX_BURST_BYTES: usize = 65_000;
 const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// Probe time-outs in a row from which on a small packet goes with the probes.
 const SMALL_PROBES_FROM: u32 = 2;
+/// Packets whose fate tells of the path's loss, and the loss that is assumed before.
+const KNOWN_LOSS_PACKETS: u64 = 32;
+const ASSUMED_LOSS: f64 = 0.3;
 /// Probes in a row after which packets in flight are given up.
 const PROBES_BEFORE_ABANDON: u32 = 2;
 /// Probes in a row after which they slow down to one a second.
@@ -348,7 +351,9 @@ impl Connection {
         if self.is_provisional() {
             return None;
         }
-        let loss = self.sent.loss.estimate();
+        // Of a path that nothing is known of, much loss is assumed.
+        let known = self.sent.loss.packets() >= KNOWN_LOSS_PACKETS;
+        let loss = self.sent.loss.estimate().max(if known { 0.0 } else { ASSUMED_LOSS });
         let size = self.mtu.poll(now, self.rtt.probe_timeout(MAX_ACK_DELAY), loss)?;
         self.begin_packet(buffer);
         let start = buffer.len() - SHORT_HEADER_LEN;

@@ -17,8 +17,6 @@ const MOST_COPIES: u8 = 6;
 /// below 3 % is not told from none.
 const CHANCE: f64 = 1e-3;
 const LEAST_LOSS: f64 = 0.03;
-/// Probes leave so many times in a probe time-out: they are large, and the link may be slow.
-const SPACING: u32 = 16;
 /// A finished search is repeated after this time, the path may have changed (RFC 8899, 5.1.1).
 const RAISE_INTERVAL: Duration = Duration::from_secs(600);
 /// Large packets lost in a row, with nothing large getting through, that mean a black hole.
@@ -84,7 +82,8 @@ impl MtuDiscovery {
                 |from: usize| (from..LADDER).find(|&index| round.sizes[index] > self.current);
             if let Some(index) = open(round.next) {
                 round.next = index + 1;
-                self.next_probe_at = now + probe_timeout / SPACING;
+                // Together: one alone between the flights of data would look like a slow link.
+                self.next_probe_at = now;
                 self.round = Some(round);
                 return Some(round.sizes[index]);
             }
@@ -94,9 +93,13 @@ impl MtuDiscovery {
                 // All of them pass.
                 None => self.end_round(now),
                 Some(_) if round.copies < copies(loss) => {
-                    // The second copy leaves at once, the others wait for an answer to the first two.
-                    let wait =
-                        if round.copies == 1 { probe_timeout / SPACING } else { probe_timeout / 2 };
+                    // The second copy of a single size leaves at once, the others wait for an answer.
+                    let is_single = round.sizes[LADDER - 2] == 0;
+                    let wait = if is_single && round.copies == 1 {
+                        Duration::ZERO
+                    } else {
+                        probe_timeout / 2
+                    };
                     round.next = 0;
                     // More copies may be wanted after all: what is lost is learnt meanwhile.
                     round.waits = false;
