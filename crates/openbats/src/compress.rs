@@ -57,7 +57,6 @@ impl Wish {
 /// How the messages of a connection are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packing {
-    #[cfg_attr(not(feature = "zstd"), expect(dead_code, reason = "nothing is compressed"))]
     level: i32,
     /// Octets of the longest message that may be sent, and of that which may come.
     pub(crate) max_out: usize,
