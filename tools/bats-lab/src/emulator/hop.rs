@@ -29,7 +29,6 @@ const TELL: Duration = Duration::from_millis(10);
 const SMALL: usize = 512;
 
 /// What a link's thread shares with the control socket.
-#[derive(Default)]
 pub(crate) struct Shared {
     asked: Mutex<Option<Link>>,
     report: Mutex<HopReport>,
@@ -42,6 +41,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    /// Of a link that begins as `link`: that is told even before its thread has begun.
+    pub(crate) fn new(link: Link) -> Self {
+        let report = HopReport { link, ..HopReport::default() };
+        Self {
+            asked: Mutex::default(),
+            report: Mutex::new(report),
+            reset_lateness: AtomicBool::default(),
+        }
+    }
+
     /// Asks the link to change.
     pub(crate) fn change(&self, link: Link) {
         *lock(&self.asked) = Some(link);
@@ -193,7 +202,6 @@ pub(crate) fn run(
     let frame_size = mtu as usize + 14 + 4;
     let mut forward = Lane::new(Wire::new(&link, &link.forward, mtu, seed), frame_size);
     let mut backward = Lane::new(Wire::new(&link, &link.backward, mtu, !seed), frame_size);
-    lock(&shared.report).link = link;
     let mut told = clock::now();
     while !stop.load(Ordering::Relaxed) {
         let arrived = forward.take(&mut left)? | backward.take(&mut right)?;
@@ -227,4 +235,21 @@ pub(crate) fn run(
         let _ = ppoll(&mut fds, Some(TimeSpec::from(wait)), None);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who asks before the link's thread has begun is told what was asked for, too.
+    #[test]
+    fn a_link_is_known_from_the_start() {
+        let mut link = Link::default();
+        link.forward.rate = 50_000_000;
+        let shared = Shared::new(link);
+        assert_eq!(shared.report().link, link);
+        link.forward.rate = 40_000_000;
+        shared.change(link);
+        assert_eq!(shared.report().link, link);
+    }
 }

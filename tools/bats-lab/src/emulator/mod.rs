@@ -102,18 +102,18 @@ fn carry(home: &Home, lab: &Lab) -> Result<()> {
     for number in 1..=lab.shape.hops() {
         let left = Port::socket(&topology::emulator_interface(number, End::Left))?;
         let right = Port::socket(&topology::emulator_interface(number, End::Right))?;
-        hops.push((number, left, right, Arc::new(Shared::default())));
+        let link = lab.links.get(number as usize - 1).copied().unwrap_or_default();
+        hops.push((number, left, right, link, Arc::new(Shared::new(link))));
     }
     let shared: Vec<_> = hops.iter().map(|(.., shared)| Arc::clone(shared)).collect();
     let path = home.control_socket(&lab.name);
     thread::scope(|scope| -> Result<()> {
-        for (number, left, right, shared) in hops {
+        for (number, left, right, link, shared) in hops {
             let (stop, failure) = (&stop, &failure);
             scope.spawn(move || {
                 processors::pin(number);
                 let seed = lab.seed.wrapping_add(u64::from(number) << 32);
                 let (left, right) = (Port::new(left), Port::new(right));
-                let link = lab.links.get(number as usize - 1).copied().unwrap_or_default();
                 let done = hop::run(left, right, link, lab.mtu, seed, &shared, stop);
                 if let Err(error) = done {
                     *failure.lock().unwrap_or_else(PoisonError::into_inner) =
