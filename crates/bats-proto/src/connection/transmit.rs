@@ -251,7 +251,7 @@ impl Connection {
             _ => None,
         };
         let (ping, done) = (self.control.ping, self.control.handshake_done);
-        let path_response = self.control.path_response;
+        let (path_response, altered) = (self.control.path_response, self.control.altered);
         let mark = self.received.largest().map_or(0, |(largest, _)| largest);
 
         self.begin_packet(buffer);
@@ -264,6 +264,9 @@ impl Connection {
             }
             if done {
                 frame::encode(writer, &Frame::HandshakeDone)?;
+            }
+            if let Some(number) = altered {
+                frame::encode(writer, &Frame::Altered(number))?;
             }
             if let Some(credit) = credit {
                 frame::encode(writer, &Frame::Credit(credit))?;

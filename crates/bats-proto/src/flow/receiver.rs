@@ -56,6 +56,9 @@ pub struct ReceiverCounters {
     pub refused: u64,
 }
 
+/// Repairs whose windows are remembered, to tell what cannot have spoilt a symbol.
+const MAX_REPAIRED: usize = 64;
+
 /// The receiving end of a flow.
 #[derive(Debug)]
 pub struct FlowReceiver {
@@ -75,6 +78,10 @@ pub struct FlowReceiver {
     /// Ends of what had been seen, and when: a gap is reported when it is as old as `patience`.
     seen_ends: VecDeque<(Timestamp, u64)>,
     patience: Option<Duration>,
+    /// Symbols that the last repairs taken cover: first ones and ends.
+    repaired: VecDeque<(u64, u64)>,
+    /// End of what those before cover.
+    repaired_before: u64,
 }
 
 impl FlowReceiver {
@@ -108,6 +115,8 @@ impl FlowReceiver {
             last_feedback: Timestamp::ZERO,
             seen_ends: VecDeque::new(),
             patience: None,
+            repaired: VecDeque::new(),
+            repaired_before: 0,
         }
     }
 
@@ -126,6 +135,18 @@ impl FlowReceiver {
                 self.next = number;
             }
         }
+    }
+
+    /// Whether a symbol can have come by packets of its own batch only: no repair that covers it was
+    /// taken.
+    pub fn is_of_its_batch(&self, number: u64) -> bool {
+        let covers = |&(first, end): &(u64, u64)| (first..end).contains(&number);
+        number >= self.repaired_before && !self.repaired.iter().any(covers)
+    }
+
+    /// The symbol after the newest one that is known to exist.
+    pub fn seen_end(&self) -> u64 {
+        self.seen_end
     }
 
     /// Number of the symbol that comes next.
@@ -191,6 +212,13 @@ impl FlowReceiver {
         }
         if self.is_overloaded(window) {
             return Ok(Outcome::OutOfRange);
+        }
+        if combination.repair.is_some() && self.patience.is_some() {
+            if self.repaired.len() == MAX_REPAIRED {
+                let gone = self.repaired.pop_front().map_or(0, |(_, end)| end);
+                self.repaired_before = self.repaired_before.max(gone);
+            }
+            self.repaired.push_back((window.first, end));
         }
         Ok(self.decoder.push_repair(window, combination.columns(), reader.rest()).outcome)
     }
