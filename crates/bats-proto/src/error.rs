@@ -77,6 +77,10 @@ pub enum CloseReason {
     /// connection is over.
     #[error("connection lost: {0}")]
     Lost(String),
+    /// Relays have altered what they carried: so many symbols, blocks or packets one after the other
+    /// had to be refused, and there was no other way.
+    #[error("relays on the way altered what they carried: {0} refused one after the other")]
+    Altered(u64),
     /// A key protected as many packets as is safe.
     #[error("limit of the packet protection reached")]
     AeadLimit,

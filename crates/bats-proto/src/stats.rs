@@ -13,7 +13,8 @@ pub struct ConnectionStats {
     pub established: Option<Timestamp>,
     /// Name of the congestion controller's state.
     pub controller_state: &'static str,
-    /// Congestion window in bytes of UDP payload.
+    /// Congestion window in bytes of UDP payload. Of a session across relays this, the pacing and the
+    /// delivery rate are those of the links that it leaves by, which control it.
     pub cwnd_bytes: u64,
     /// Bytes sent, neither acknowledged nor declared lost.
     pub in_flight_bytes: u64,

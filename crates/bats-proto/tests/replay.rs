@@ -90,3 +90,33 @@ fn lying_client() {
     seeded(4_000, 1_200, &mut run);
     assert!(believed > 1_000, "{believed} lies were taken for real");
 }
+
+#[test]
+fn relay() {
+    let (mut sent, mut combined, mut delivered) = (0, 0, 0);
+    let mut run = |data: &[u8]| {
+        let report = fuzzing::relay_run(data);
+        sent += report.sent;
+        combined += report.combined;
+        delivered += report.delivered;
+    };
+    each_input("relay", &mut run);
+    seeded(1_500, 2_000, &mut run);
+    assert!(
+        sent > 4_000 && combined > 1_000 && delivered > 1_500,
+        "{sent} sent, {combined} combined, {delivered} delivered"
+    );
+}
+
+#[test]
+fn stream() {
+    let (mut delivered, mut survived) = (0, 0);
+    let mut run = |data: &[u8]| {
+        let report = fuzzing::stream_run(data);
+        delivered += report.delivered;
+        survived += usize::from(report.survived);
+    };
+    each_input("stream", &mut run);
+    seeded(400, 800, &mut run);
+    assert!(delivered > 2_000 && survived > 3, "{delivered} messages, {survived} runs");
+}

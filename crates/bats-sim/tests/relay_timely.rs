@@ -106,6 +106,10 @@ fn flood(congestion: CongestionAlgorithm, mode: Mode, hops: usize, loss: f64, se
     }
     let now = line.now();
     if let Some(stats) = line.node(0).stats(now, client) {
+        // Of what the first link lets pass, and not of a controller that lets everything pass.
+        let pacing = stats.pacing_bps as f64 / (RATE * 1e6);
+        assert!((0.3..3.0).contains(&pacing), "{stats:?}");
+        assert!(stats.cwnd_bytes < 2 << 20, "{stats:?}");
         run.expired = stats.messages_expired;
     }
     let of_sample = |octets: &[u64]| (octets[1] - octets[0]) as f64 * 8e-6 / SAMPLE.as_secs_f64();

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
+use super::lies::SentBy;
 use super::{Connection, MAX_ACK_DELAY};
 use crate::crypto::SymbolKeys;
 use crate::flow::PathView;
@@ -110,6 +111,13 @@ pub(super) struct CarriedSession {
     loss: EndToEndLoss,
     /// When the peer was asked whether it is there.
     asked_at: Timestamp,
+    /// What was altered since something was genuine.
+    pub(super) altered_in_a_row: u64,
+    pub(super) sent_by: SentBy,
+    /// The link that something altered has left by.
+    pub(super) liar: Option<u64>,
+    /// The content of a symbol that was looked at.
+    pub(super) opened: Vec<u8>,
     /// Coded packets that overtook the end of the handshake.
     early: Vec<(PacketKind, Vec<u8>)>,
     /// When this end last showed that it is there.
@@ -161,6 +169,10 @@ impl CarriedSession {
             recoded,
             loss: EndToEndLoss::default(),
             asked_at: Timestamp::ZERO,
+            altered_in_a_row: 0,
+            sent_by: SentBy::default(),
+            liar: None,
+            opened: Vec::new(),
             early: Vec::new(),
             shown_at: None,
         }
@@ -330,6 +342,9 @@ impl Connection {
         }
         let (kind, streams) = (kind?, self.streams.as_mut()?);
         let carried = self.carried.as_mut()?;
+        if several {
+            carried.note_sent(streams.outgoing.number_of(kind, out), first.link);
+        }
         let unheard = now - self.last_received_at;
         if unheard >= self.idle_timeout / ASKED_AFTER
             && carried.asked_at + self.idle_timeout / ASKED_EVERY <= now

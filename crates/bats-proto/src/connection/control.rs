@@ -12,6 +12,8 @@ pub(super) struct PendingControl {
     pub(super) rank: bool,
     pub(super) credit: bool,
     pub(super) end: bool,
+    /// A symbol or block that was altered on the way it took.
+    pub(super) altered: Option<u64>,
     pub(super) handshake_done: bool,
     /// TLS data after the handshake.
     pub(super) crypto: bool,
@@ -27,7 +29,7 @@ pub(super) struct PendingControl {
 impl PendingControl {
     /// Whether a control packet has anything to carry now.
     pub(super) fn is_due(&self) -> bool {
-        let path = self.path_response.is_some();
+        let path = self.path_response.is_some() || self.altered.is_some();
         path || self.ack
             || self.rank
             || self.credit

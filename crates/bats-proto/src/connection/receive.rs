@@ -11,7 +11,6 @@ use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion::AckSample;
 use crate::endpoint::Received;
 use crate::error::CloseReason;
-use crate::event::Event;
 use crate::link::sent::{Contents, LossOutcome};
 use crate::wire::frame::{self, AckHeader, Frame};
 use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD};
@@ -177,10 +176,17 @@ impl Connection {
 
     pub(super) fn handle_coded(&mut self, now: Timestamp, kind: PacketKind, payload: &[u8]) {
         let rtt = self.rtt.min();
+        if let Err(number) = self.is_genuine(kind, payload) {
+            return self.on_altered(now, 1, Some(number));
+        }
         let Some(streams) = &mut self.streams else { return };
         if let Err(error) = streams.incoming.on_packet(now, kind, payload, rtt) {
-            self.misbehaved(now, &error.to_string());
-            return;
+            if self.carried.is_none() {
+                return self.misbehaved(now, &error.to_string());
+            }
+            // Whoever has carried it may have changed it: the peer is not to blame.
+            self.counters.malformed += 1;
+            return self.on_altered(now, 1, None);
         }
         self.take_symbols(now);
         let Some(streams) = &self.streams else { return };
@@ -199,15 +205,16 @@ impl Connection {
         let open = open.map(|keys| &mut keys.open);
         match streams.incoming.take(&mut streams.inbox, budget, open) {
             Ok(taken) => {
-                if taken.altered > 0 && self.counters.symbols_altered == 0 {
-                    self.events.push_back(Event::Altered);
-                }
-                self.counters.symbols_altered += taken.altered;
                 self.counters.messages_received += taken.messages;
                 self.counters.message_bytes_received += taken.bytes;
+                if taken.opened > 0 {
+                    self.on_genuine();
+                }
+                self.on_altered(now, taken.altered, taken.certain);
             }
             Err(error) => return self.misbehaved(now, &error.to_string()),
         }
+        let Some(streams) = &mut self.streams else { return };
         streams.incoming.on_timeout(now);
         self.update_credit(now);
     }
@@ -242,8 +249,14 @@ impl Connection {
         match frame {
             Frame::Ping => self.owe_ack(now),
             Frame::Ack(header) => self.handle_ack(now, header, ranges),
-            Frame::Rank(feedback) => {
+            Frame::Rank(mut feedback) => {
                 let view = self.path_view();
+                if self.carried.is_some()
+                    && let Some(streams) = &self.streams
+                {
+                    // Relays may have made up the numbers that the peer speaks of.
+                    streams.outgoing.limit(&mut feedback);
+                }
                 self.on_carried_report(now, feedback.coded);
                 if let Some(streams) = &mut self.streams
                     && let Err(error) = streams.outgoing.on_rank_feedback(now, &feedback, &view)
@@ -296,6 +309,7 @@ impl Connection {
                 }
                 self.vanish(reason);
             }
+            Frame::Altered(number) => self.on_altered_told(now, number),
             Frame::BatchRank(report) => self.push_arrived(Arrived::Report(report)),
             Frame::Fragment { id, index, kind, carried, last, data } => {
                 self.owe_ack(now);

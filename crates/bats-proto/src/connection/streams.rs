@@ -12,6 +12,7 @@ use crate::flow::{
 };
 use crate::handshake::MAX_EARLY_MESSAGES;
 use crate::session::{DatagramAssembly, DatagramQueue, Inbox, Reassembly, SendQueue, SessionError};
+use crate::wire::coding::{RepairHeader, SourceHeader};
 use crate::wire::message::{self, MessageFrame};
 use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
@@ -93,6 +94,10 @@ pub(super) struct Taken {
     pub(super) bytes: u64,
     /// Symbols that somebody has altered.
     pub(super) altered: u64,
+    /// Number of one of these that nothing but packets of its own batch can have spoilt.
+    pub(super) certain: Option<u64>,
+    /// Symbols or blocks whose seals were whole.
+    pub(super) opened: u64,
 }
 
 impl Outgoing {
@@ -377,7 +382,7 @@ impl Incoming {
         mut open: Option<&mut SymbolKey>,
     ) -> Result<Taken, SessionError> {
         let mut opened = Vec::new();
-        let mut altered = 0;
+        let (mut altered, mut certain, mut genuine) = (0, None, 0);
         let mut taken = Taken::default();
         let mut add = |inbox: &mut Inbox, message: Bytes| {
             taken.messages += 1;
@@ -392,9 +397,11 @@ impl Incoming {
                     if let Some(key) = &mut open {
                         if !key.open(number, symbol, &mut opened) {
                             altered += 1;
+                            certain = flow.is_of_its_batch(number).then_some(number);
                             flow.reject();
                             break;
                         }
+                        genuine += 1;
                         symbol = &opened;
                     }
                     reassembly.feed(symbol)?;
@@ -405,7 +412,12 @@ impl Incoming {
             }
             Self::Rateless { flow, reassembly } => {
                 if let Some(key) = &mut open {
-                    altered += flow.verify(|number, octets| key.open_block(number, octets));
+                    altered += flow.verify(|number, octets| {
+                        let is_genuine = key.open_block(number, octets);
+                        genuine += u64::from(is_genuine);
+                        certain = if is_genuine { certain } else { Some(number) };
+                        is_genuine
+                    });
                 }
                 while inbox.has_room(budget)
                     && let Some(block) = flow.next_block()
@@ -423,6 +435,7 @@ impl Incoming {
                             altered += 1;
                             continue;
                         }
+                        genuine += 1;
                         symbol = &opened;
                     }
                     timely.assembly.feed(symbol)?;
@@ -436,7 +449,7 @@ impl Incoming {
                 }
             }
         }
-        taken.altered = altered;
+        (taken.altered, taken.certain, taken.opened) = (altered, certain, genuine);
         Ok(taken)
     }
 
@@ -610,7 +623,64 @@ impl Incoming {
     }
 }
 
+impl Incoming {
+    /// Whether what is sealed together are blocks.
+    pub(super) fn is_of_blocks(&self) -> bool {
+        matches!(self, Self::Rateless { .. })
+    }
+
+    /// Number and octets of the symbol of a source packet.
+    pub(super) fn source<'a>(&self, payload: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        let seen_end = match self {
+            Self::Reliable { flow, .. } => flow.seen_end(),
+            Self::Timely(timely) => timely.flow.seen_end(),
+            Self::Rateless { .. } => return None,
+        };
+        let mut reader = Reader::new(payload);
+        let number = SourceHeader::decode(&mut reader)?.number(seen_end);
+        Some((number, reader.rest()))
+    }
+}
+
 impl Outgoing {
+    /// The number by which the peer can tell which way a packet took: that of its symbol, or of its
+    /// block.
+    pub(super) fn number_of(&self, kind: PacketKind, payload: &[u8]) -> Option<u64> {
+        let mut reader = Reader::new(payload);
+        match self {
+            Self::Reliable { flow, .. } if kind == PacketKind::Source => {
+                Some(SourceHeader::decode(&mut reader)?.number(flow.next_symbol()))
+            }
+            Self::Timely { flow, .. } if kind == PacketKind::Source => {
+                Some(SourceHeader::decode(&mut reader)?.number(flow.symbols()))
+            }
+            Self::Rateless { flow, .. } => {
+                Some(RepairHeader::decode(&mut reader)?.first_symbol(flow.next_number()))
+            }
+            Self::Reliable { .. } | Self::Timely { .. } => None,
+        }
+    }
+
+    /// What was sent was altered on the way.
+    pub(super) fn on_altered(&mut self) {
+        if let Self::Rateless { flow, .. } = self {
+            flow.on_altered();
+        }
+    }
+
+    /// Takes out of a report what was not sent.
+    pub(super) fn limit(&self, feedback: &mut RankFeedback) {
+        let end = match self {
+            Self::Reliable { flow, .. } => flow.sent_end(),
+            Self::Rateless { flow, .. } => flow.next_number(),
+            Self::Timely { .. } => return,
+        };
+        if feedback.seen_end > end {
+            feedback.seen_end = end;
+            feedback.entries.retain(|entry| entry.first.saturating_add(entry.span) <= end);
+        }
+    }
+
     /// Whether messages are worth something for a while only.
     pub(super) fn is_timely(&self) -> bool {
         matches!(self, Self::Timely { .. })

@@ -271,7 +271,7 @@ impl Connection {
         let (ping, done) = (self.control.ping, self.control.handshake_done);
         let later =
             if self.control.crypto { self.handshake.later_data().to_vec() } else { Vec::new() };
-        let path_response = self.control.path_response;
+        let (path_response, altered) = (self.control.path_response, self.control.altered);
         let mark = self.received.largest().map_or(0, |(largest, _)| largest);
 
         self.begin_packet(buffer);
@@ -287,6 +287,9 @@ impl Connection {
             }
             if !later.is_empty() {
                 frame::encode(writer, &Frame::Crypto { offset: 0, data: &later })?;
+            }
+            if let Some(number) = altered {
+                frame::encode(writer, &Frame::Altered(number))?;
             }
             if let Some(credit) = credit {
                 frame::encode(writer, &Frame::Credit(credit))?;

@@ -140,8 +140,9 @@ impl SymbolKey {
         content.clear();
         let Some((length, rest)) = symbol.split_first_chunk::<LENGTH_LEN>() else { return false };
         let len = usize::from(u16::from_be_bytes(*length));
-        let Some(sealed) = rest.get(..len + TAG_LEN) else { return false };
-        content.extend_from_slice(sealed);
+        // Zeros at the end may have been left out.
+        content.extend_from_slice(&rest[..rest.len().min(len + TAG_LEN)]);
+        content.resize(len + TAG_LEN, 0);
         let genuine = match &self.secret {
             Secret::Plain(key) => key.tag(number, length, &content[..len]) == content[len..],
             Secret::Tls(_) => self.key(number).is_some_and(|key| {
@@ -194,7 +195,8 @@ impl SymbolKey {
                 return false;
             }
             content.extend_from_slice(&part);
-            rest = &rest[part.len() + SYMBOL_OVERHEAD..];
+            let Some(behind) = rest.get(part.len() + SYMBOL_OVERHEAD..) else { return false };
+            rest = behind;
             parts += 1;
         }
         let is_whole = rest.len() == LAST_LEN

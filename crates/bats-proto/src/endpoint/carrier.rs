@@ -335,6 +335,17 @@ impl Endpoint {
         }
     }
 
+    /// A session may have been told that what left by a link was altered on the way.
+    pub(super) fn leave_liar(&mut self, now: Timestamp, handle: ConnectionHandle) {
+        let Some(session) = self.connections.get_mut(&handle) else { return };
+        let (Some(key), Some(link)) = (session.carried_key(), session.take_liar()) else { return };
+        let Some(carrier) = &mut self.carrier else { return };
+        if carrier.relay.distrust(now, key.destination, LinkId(link)) {
+            self.release_shares(ConnectionHandle(link));
+            self.wake_links();
+        }
+    }
+
     /// A link may have fallen silent, or been heard again.
     pub(super) fn watch_link(&mut self, now: Timestamp, handle: ConnectionHandle) {
         let (Some(carrier), Some(link)) = (&mut self.carrier, self.connections.get(&handle)) else {

@@ -447,6 +447,7 @@ impl Endpoint {
     /// A connection has nothing more to say now: arm its timer, or forget it.
     fn settle(&mut self, now: Timestamp, handle: ConnectionHandle) {
         self.watch_link(now, handle);
+        self.leave_liar(now, handle);
         let Some(connection) = self.connections.get(&handle) else { return };
         if connection.is_established() {
             self.half_open.remove(&handle);

@@ -57,6 +57,9 @@ pub struct ReceiverCounters {
     pub refused: u64,
 }
 
+/// Repairs whose windows are remembered, to tell what cannot have spoilt a symbol.
+const MAX_REPAIRED: usize = 64;
+
 /// The receiving end of a flow.
 #[derive(Debug)]
 pub struct FlowReceiver {
@@ -77,6 +80,10 @@ pub struct FlowReceiver {
     seen_ends: VecDeque<(Timestamp, u64)>,
     patience: Option<Duration>,
     reordering: Reordering,
+    /// Symbols that the last repairs taken cover: first ones and ends.
+    repaired: VecDeque<(u64, u64)>,
+    /// End of what those before cover.
+    repaired_before: u64,
 }
 
 impl FlowReceiver {
@@ -111,6 +118,8 @@ impl FlowReceiver {
             seen_ends: VecDeque::new(),
             patience: None,
             reordering: Reordering::default(),
+            repaired: VecDeque::new(),
+            repaired_before: 0,
         }
     }
 
@@ -129,6 +138,18 @@ impl FlowReceiver {
                 self.next = number;
             }
         }
+    }
+
+    /// Whether a symbol can have come by packets of its own batch only: no repair that covers it was
+    /// taken.
+    pub fn is_of_its_batch(&self, number: u64) -> bool {
+        let covers = |&(first, end): &(u64, u64)| (first..end).contains(&number);
+        number >= self.repaired_before && !self.repaired.iter().any(covers)
+    }
+
+    /// The symbol after the newest one that is known to exist.
+    pub fn seen_end(&self) -> u64 {
+        self.seen_end
     }
 
     /// Number of the symbol that comes next.
@@ -197,6 +218,13 @@ impl FlowReceiver {
         }
         if self.is_overloaded(window) {
             return Ok(Outcome::OutOfRange);
+        }
+        if combination.repair.is_some() && self.patience.is_some() {
+            if self.repaired.len() == MAX_REPAIRED {
+                let gone = self.repaired.pop_front().map_or(0, |(_, end)| end);
+                self.repaired_before = self.repaired_before.max(gone);
+            }
+            self.repaired.push_back((window.first, end));
         }
         Ok(self.decoder.push_repair(window, combination.columns(), reader.rest()).outcome)
     }

@@ -456,6 +456,11 @@ impl FlowSender {
         self.cells.get(index).filter(|cell| cell.first <= symbol).map(|_| index)
     }
 
+    /// The symbol after the last one sent.
+    pub fn sent_end(&self) -> u64 {
+        self.next_unsent
+    }
+
     /// Takes the peer's report: forgets what it has, and tops up what it lacks less what is on
     /// the way.
     pub fn on_rank_feedback(

@@ -4,13 +4,17 @@
 mod forge;
 mod liar;
 mod network;
+mod relay;
 mod script;
 mod session;
+mod stream;
 mod wire;
 mod world;
 
 pub use forge::{LyingClient, open_short, seal_as, seal_long, seal_short};
 pub use liar::{LiarReport, forger_run, lying_client_run};
 pub use network::{NetworkReport, network_run};
+pub use relay::{RelayReport, relay_run};
 pub use session::session_run;
+pub use stream::{StreamReport, stream_run};
 pub use wire::{token_run, wire_run};

@@ -20,6 +20,10 @@ pub const LEAST_FLOW_BYTES: usize = 1 << 20;
 pub const MAX_OPAQUE: usize = 256;
 /// Packets over which the share of useless ones from a neighbour is looked at.
 pub const USELESS_WINDOW: u64 = 1_000;
+/// Useless ones among them from which on a neighbour is left out, where there is another. More than
+/// half are told of; but an honest neighbour protects each packet of a thin flow by up to three others,
+/// so that three of four may be useless without harm to anybody.
+pub const MOST_USELESS: u64 = 800;
 
 /// What a node that relays or speaks across relays is set up with.
 #[derive(Clone, Debug)]
@@ -32,7 +36,8 @@ pub struct RelayConfig {
     /// Octets that the payloads of one flow may take: what a round trip of the next hop and its
     /// repairs need, at least 1 MiB, at most this.
     pub flow_bytes: usize,
-    /// Octets that the payloads of all flows may take.
+    /// Octets that the payloads of all flows may take, and as many that what is known of their batches
+    /// may take.
     pub total_bytes: usize,
     /// Silence after which a flow is forgotten.
     pub idle_timeout: Duration,
@@ -97,10 +102,16 @@ pub struct RelayStats {
     pub batches_expired: u64,
     /// Batches of which the most combinations allowed were made.
     pub batches_capped: u64,
+    /// Links whose packets were found useless for the most part, each time anew.
+    pub links_demoted: u64,
+    /// Ways on which something was altered.
+    pub ways_lying: u64,
     /// Flows known now.
     pub flows: u64,
     /// Flows forgotten after silence.
     pub flows_expired: u64,
+    /// Octets of what is known of batches, beside their payloads.
+    pub state_bytes: u64,
     /// Octets of payloads held now.
     pub bytes_held: u64,
     /// Most octets of payloads held so far.

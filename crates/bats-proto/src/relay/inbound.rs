@@ -52,6 +52,8 @@ struct Ranks {
     /// The first batch that is not done.
     floor: u64,
     batches: VecDeque<Batch>,
+    /// How many of them have a basis.
+    bases: usize,
     /// Something came since the last report.
     news: bool,
 }
@@ -79,7 +81,8 @@ impl Ranks {
             // What is so far back was overtaken by more than is kept.
             let floor = number + 1 - most;
             let gone = (floor - self.floor).min(self.batches.len() as u64);
-            self.batches.drain(..gone as usize);
+            let gone = self.batches.drain(..gone as usize);
+            self.bases -= gone.filter(|batch| batch.basis.is_some()).count();
             self.floor = floor;
         }
         let index = (number - self.floor) as usize;
@@ -90,6 +93,7 @@ impl Ranks {
         if usize::from(state.rank) == BATCH_SIZE {
             return (number, Arrival::Useless);
         }
+        self.bases += usize::from(state.basis.is_none());
         let basis = state.basis.get_or_insert_default();
         if !basis.insert(*vector) {
             return (number, Arrival::Useless);
@@ -98,6 +102,7 @@ impl Ranks {
         state.changed = now;
         if usize::from(state.rank) == BATCH_SIZE {
             state.basis = None;
+            self.bases -= 1;
         }
         self.retire(now, patience);
         (number, Arrival::Innovative)
@@ -111,6 +116,7 @@ impl Ranks {
             if usize::from(batch.rank) < BATCH_SIZE && !stale {
                 break;
             }
+            self.bases -= usize::from(batch.basis.is_some());
             self.batches.pop_front();
             self.floor += 1;
         }
@@ -150,6 +156,23 @@ impl Inbound {
         let due = (self.last_report + interval(view)).max(now);
         self.report_at = Some(self.report_at.map_or(due, |at| at.min(due)));
         self.spaces[space as usize].on_packet(now, batch, vector, patience(view))
+    }
+
+    /// Octets of what is known of batches.
+    pub(super) fn state_bytes(&self) -> usize {
+        let of = |ranks: &Ranks| {
+            ranks.batches.len() * size_of::<Batch>() + ranks.bases * size_of::<Basis>()
+        };
+        self.spaces.iter().map(of).sum()
+    }
+
+    /// Whether a packet of this batch would take no more memory than there is.
+    pub(super) fn holds(&self, space: Space, batch: u32) -> bool {
+        let ranks = &self.spaces[space as usize];
+        let number = expand(u64::from(batch), 24, ranks.floor + ranks.batches.len() as u64);
+        let index = number.checked_sub(ranks.floor).and_then(|i| usize::try_from(i).ok());
+        let batch = index.and_then(|index| ranks.batches.get(index));
+        batch.is_some_and(|batch| batch.basis.is_some())
     }
 
     /// When the next report is due.

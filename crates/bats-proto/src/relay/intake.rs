@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 use bats_code::recode::{CoefficientVector, unit_vector};
 use bats_types::Timestamp;
 
-use super::config::{LEAST_FLOW_BYTES, MAX_FLOWS, USELESS_WINDOW as WINDOW};
+use super::config::{LEAST_FLOW_BYTES, MAX_FLOWS, MOST_USELESS, USELESS_WINDOW as WINDOW};
 use super::inbound::Arrival;
 use super::opaque::Repetitions;
-use super::outbound::{Coded, Outbound};
+use super::outbound::Coded;
 use super::{Delivery, Flow, LinkId, LinkView, Relay, RelayEvent, allowance};
 use crate::wire::batch_rank::Space;
 use crate::wire::coding::{CodingHeader, expand};
@@ -75,7 +75,7 @@ impl Relay {
             flow.last_used = now;
             return true;
         }
-        if self.flows.len() >= MAX_FLOWS {
+        if self.flows.len() >= MAX_FLOWS || self.state >= self.config.total_bytes {
             self.stats.overflowed += 1;
             return false;
         }
@@ -91,6 +91,7 @@ impl Relay {
                 last_used: now,
                 timer: None,
                 newest: [0; 2],
+                state: 0,
                 plain: VecDeque::new(),
             },
         );
@@ -180,6 +181,10 @@ impl Relay {
         let (space, batch, window, vector) = parts(&header);
         let view = link_state.view;
         let inbound = flow.inbound.entry(link).or_default();
+        if self.state >= self.config.total_bytes && !inbound.holds(space, batch) {
+            self.stats.overflowed += 1;
+            return false;
+        }
         let (batch, arrival) = inbound.on_packet(now, space, batch, &vector, &view);
         if !link_state.feedback {
             // Nobody to report to.
@@ -200,11 +205,13 @@ impl Relay {
             }
         }
         if link_state.received == WINDOW {
+            let is_idle_work = link_state.useless <= MOST_USELESS;
             if link_state.useless * 2 > WINDOW && !link_state.told {
                 link_state.told = true;
                 self.events.push_back(RelayEvent::UselessNeighbour(link));
             }
             (link_state.received, link_state.useless) = (0, 0);
+            self.demote(now, link, !is_idle_work);
         }
         if arrival != Arrival::Innovative {
             return false;
@@ -222,7 +229,7 @@ impl Relay {
 
     fn forward_plainly(&mut self, key: FlowKey, kind: PacketKind, hop_limit: u8, payload: &[u8]) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
-        let needs: u64 = flow.ways.values().map(Outbound::needs).sum();
+        let needs: u64 = flow.ways.values().map(|way| way.needs()).sum();
         let most = self.config.flow_bytes.max(LEAST_FLOW_BYTES) as u64;
         let limit = needs.clamp(LEAST_FLOW_BYTES as u64, most);
         let held: usize = flow.plain.iter().map(|(_, _, octets)| octets.len()).sum();
@@ -282,7 +289,7 @@ impl Relay {
         }
         self.arm(key);
         self.flows.get(&key).is_some_and(|flow| {
-            flow.plain.is_empty() && flow.ways.get(&link).is_some_and(Outbound::has_room)
+            flow.plain.is_empty() && flow.ways.get(&link).is_some_and(|way| way.has_room())
         })
     }
 

@@ -15,6 +15,8 @@ mod adaptive;
 mod config;
 mod inbound;
 mod intake;
+#[cfg(test)]
+mod limit_tests;
 mod opaque;
 mod outbound;
 mod routes;
@@ -32,7 +34,8 @@ use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Writer;
 
 pub use config::{
-    LEAST_FLOW_BYTES, MAX_FLOWS, MAX_OPAQUE, MAX_RECODED, RelayConfig, RelayStats, USELESS_WINDOW,
+    LEAST_FLOW_BYTES, MAX_FLOWS, MAX_OPAQUE, MAX_RECODED, MOST_USELESS, RelayConfig, RelayStats,
+    USELESS_WINDOW,
 };
 use inbound::Inbound;
 use opaque::{OpaqueQueue, Repetitions};
@@ -91,8 +94,12 @@ pub struct Delivery<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RelayEvent {
-    /// More than half of 1,000 coded packets of this link brought nothing new; told once a link.
+    /// More than half of 1,000 coded packets of this link brought nothing new; told once a link. As
+    /// long as it is more than [`MOST_USELESS`], the link carries nothing where there is another one.
     UselessNeighbour(LinkId),
+    /// What left over this link towards that node was altered on the way: the link carries nothing to
+    /// it any more where there is another one.
+    LyingWay(LinkId, NodeId),
 }
 
 #[derive(Debug)]
@@ -113,22 +120,27 @@ struct Link {
     received: u64,
     useless: u64,
     told: bool,
+    /// Most of what comes is useless.
+    demoted: bool,
 }
 
 #[derive(Debug)]
 struct Flow {
     seed: u64,
-    /// What has arrived, by the link that it came over; none where the flow begins.
-    inbound: BTreeMap<LinkId, Inbound>,
+    /// What has arrived, by the link that it came over; none where the flow begins. Boxed, as are those
+    /// below: a node of the tree has room for eleven.
+    inbound: BTreeMap<LinkId, Box<Inbound>>,
     /// What the next nodes are to have, by the link towards them; none where the flow ends.
-    ways: BTreeMap<LinkId, Outbound>,
+    ways: BTreeMap<LinkId, Box<Outbound>>,
     /// What waits for a route.
-    parked: Option<Outbound>,
+    parked: Option<Box<Outbound>>,
     repetitions: Repetitions,
     last_used: Timestamp,
     timer: Option<Timestamp>,
     /// Newest BIDs of a flow that begins here.
     newest: [u64; 2],
+    /// Octets of what is known of batches, as counted last.
+    state: usize,
     /// Packets passed on without being looked at.
     plain: VecDeque<(PacketKind, u8, Vec<u8>)>,
 }
@@ -140,12 +152,16 @@ pub struct Relay {
     seed: u64,
     links: BTreeMap<LinkId, Link>,
     routes: BTreeMap<NodeId, Vec<LinkId>>,
+    /// Ways on which something was altered.
+    lying: BTreeSet<(NodeId, LinkId)>,
     flows: BTreeMap<FlowKey, Flow>,
     timers: BTreeSet<(Timestamp, FlowKey)>,
     /// Links that have got something to send.
     ready: BTreeSet<LinkId>,
     events: VecDeque<RelayEvent>,
     bytes: usize,
+    /// Octets of what is known of batches, of all flows.
+    state: usize,
     stats: RelayStats,
 }
 
@@ -158,11 +174,13 @@ impl Relay {
             seed,
             links: BTreeMap::new(),
             routes: BTreeMap::new(),
+            lying: BTreeSet::new(),
             flows: BTreeMap::new(),
             timers: BTreeSet::new(),
             ready: BTreeSet::new(),
             events: VecDeque::new(),
             bytes: 0,
+            state: 0,
             stats: RelayStats::default(),
         }
     }
@@ -182,7 +200,12 @@ impl Relay {
     /// Counters and what is held now.
     #[must_use]
     pub fn stats(&self) -> RelayStats {
-        RelayStats { flows: self.flows.len() as u64, bytes_held: self.bytes as u64, ..self.stats }
+        RelayStats {
+            flows: self.flows.len() as u64,
+            bytes_held: self.bytes as u64,
+            state_bytes: self.state as u64,
+            ..self.stats
+        }
     }
 
     /// The next event.
@@ -205,6 +228,7 @@ impl Relay {
             received: 0,
             useless: 0,
             told: false,
+            demoted: false,
         });
     }
 
@@ -316,14 +340,14 @@ impl Relay {
             let queue = if key.destination == self.config.node {
                 (0, u64::from(u32::MAX))
             } else {
-                let held: usize = flow.ways.values().map(Outbound::bytes).sum();
+                let held: usize = flow.ways.values().map(|way| way.bytes()).sum();
                 let ways = flow.ways.len().max(1);
                 let allowed = flow.ways.values().map(|way| allowance(&self.config, way, ways));
                 let room = allowed
                     .sum::<usize>()
                     .min(self.config.total_bytes.saturating_sub(self.bytes - held))
                     .saturating_sub(held);
-                let queued: usize = flow.ways.values().map(Outbound::queued).sum();
+                let queued: usize = flow.ways.values().map(|way| way.queued()).sum();
                 (queued as u64, room as u64 / view.packet.max(1))
             };
             let Some(inbound) = flow.inbound.get_mut(&link) else { continue };
@@ -348,9 +372,12 @@ impl Relay {
 
     fn arm(&mut self, key: FlowKey) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
+        let inbound = flow.inbound.values().map(|inbound| inbound.state_bytes());
+        let state = inbound.chain(flow.ways.values().map(|way| way.state_bytes())).sum();
+        self.state = self.state - core::mem::replace(&mut flow.state, state) + state;
         let idle = flow.last_used + self.config.idle_timeout;
-        let reports = flow.inbound.values().filter_map(Inbound::report_at);
-        let next = reports.chain(flow.ways.values().filter_map(Outbound::check_at)).min();
+        let reports = flow.inbound.values().filter_map(|inbound| inbound.report_at());
+        let next = reports.chain(flow.ways.values().filter_map(|way| way.check_at())).min();
         arm(&mut self.timers, key, flow, next.map_or(idle, |at| at.min(idle)));
     }
 
@@ -412,8 +439,9 @@ impl Relay {
     fn forget(&mut self, key: FlowKey) {
         if let Some(flow) = self.flows.remove(&key) {
             let plain: usize = flow.plain.iter().map(|(_, _, octets)| octets.len()).sum();
-            let ways = flow.ways.values().chain(&flow.parked).map(Outbound::bytes);
+            let ways = flow.ways.values().chain(&flow.parked).map(|way| way.bytes());
             self.bytes -= ways.sum::<usize>() + plain;
+            self.state -= flow.state;
         }
         for link in self.links.values_mut() {
             link.opaque.forget(key);

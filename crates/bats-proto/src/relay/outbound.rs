@@ -109,7 +109,8 @@ pub(super) struct Outbound {
     seed: u64,
     /// Whether the next node reports ranks.
     feedback: bool,
-    batches: [BTreeMap<u64, Batch>; 2],
+    /// Boxed: a node of the tree has room for eleven.
+    batches: [BTreeMap<u64, Box<Batch>>; 2],
     /// Packets to be passed on: their batches, in order of arrival.
     forwards: VecDeque<(Space, u64)>,
     /// Batches with owed combinations.
@@ -148,6 +149,12 @@ impl Outbound {
     /// Octets of payloads held.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Octets of what is known of batches beside their payloads.
+    pub(super) fn state_bytes(&self) -> usize {
+        let batches: usize = self.batches.iter().map(BTreeMap::len).sum();
+        batches * size_of::<Batch>()
     }
 
     /// Packets that wait to be sent for the first time.
@@ -205,22 +212,24 @@ impl Outbound {
         stats: &mut RelayStats,
     ) -> bool {
         let batches = &mut self.batches[coded.space as usize];
-        let batch = batches.entry(coded.batch).or_insert_with(|| Batch {
-            window: coded.window,
-            hop_limit: coded.hop_limit,
-            recoder: None,
-            row_bytes: 0,
-            base: 0,
-            sent_rows: 0,
-            reported: 0,
-            in_flight: VecDeque::new(),
-            owed: 0,
-            is_queued: false,
-            recoded: 0,
-            covered: 0,
-            closed: false,
-            decided: false,
-            changed: now,
+        let batch = batches.entry(coded.batch).or_insert_with(|| {
+            Box::new(Batch {
+                window: coded.window,
+                hop_limit: coded.hop_limit,
+                recoder: None,
+                row_bytes: 0,
+                base: 0,
+                sent_rows: 0,
+                reported: 0,
+                in_flight: VecDeque::new(),
+                owed: 0,
+                is_queued: false,
+                recoded: 0,
+                covered: 0,
+                closed: false,
+                decided: false,
+                changed: now,
+            })
         });
         let largest = if coded.payload.len() <= USUAL_PAYLOAD {
             USUAL_PAYLOAD

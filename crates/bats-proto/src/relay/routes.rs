@@ -10,7 +10,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 use super::outbound::Outbound;
-use super::{LinkId, LinkView, Relay};
+use super::{LinkId, LinkView, Relay, RelayEvent};
 use crate::wire::batch_rank::Space;
 use crate::wire::flow::{FlowKey, NodeId};
 
@@ -32,6 +32,7 @@ impl Relay {
     /// Packets for `destination` leave over `link` alone from now on.
     pub fn set_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
         self.routes.insert(destination, vec![link]);
+        self.lying.retain(|(node, other)| *node != destination || *other == link);
         self.refit_all(now, destination);
     }
 
@@ -53,6 +54,7 @@ impl Relay {
     pub fn remove_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
         if let Some(links) = self.routes.get_mut(&destination) {
             links.retain(|other| *other != link);
+            self.lying.remove(&(destination, link));
             self.refit_all(now, destination);
         }
     }
@@ -69,6 +71,7 @@ impl Relay {
             }
         }
         self.routes.retain(|_, links| !links.is_empty());
+        self.lying.retain(|(_, other)| *other != link);
         for destination in touched {
             self.refit_all(now, destination);
         }
@@ -81,7 +84,48 @@ impl Relay {
     /// The links towards a node that were admitted.
     pub fn routes(&self, destination: NodeId) -> impl Iterator<Item = LinkId> {
         let links = self.routes.get(&destination).map_or(&[][..], Vec::as_slice);
-        links.iter().copied().filter(|link| self.links.contains_key(link))
+        let admitted = links.iter().copied().filter(|link| self.links.contains_key(link));
+        let is_good = move |link: LinkId| !self.is_avoided(destination, link);
+        let has_good = admitted.clone().any(|link| is_good(link) && self.is_alive(link));
+        admitted.filter(move |&link| !has_good || is_good(link))
+    }
+
+    /// Whether a link is used towards a node only if no other is heard.
+    fn is_avoided(&self, destination: NodeId, link: LinkId) -> bool {
+        self.lying.contains(&(destination, link))
+            || self.links.get(&link).is_some_and(|state| state.demoted)
+    }
+
+    /// What left over `link` for `destination` was altered on the way. From now on it is used only if no
+    /// other is heard; what it has not brought over leaves by the others. False if it is no way there,
+    /// or was known to lie.
+    pub fn distrust(&mut self, now: Timestamp, destination: NodeId, link: LinkId) -> bool {
+        let is_way = self.routes.get(&destination).is_some_and(|links| links.contains(&link));
+        if !is_way || !self.lying.insert((destination, link)) {
+            return false;
+        }
+        self.stats.ways_lying += 1;
+        self.events.push_back(RelayEvent::LyingWay(link, destination));
+        self.refit_all(now, destination);
+        true
+    }
+
+    /// Most of what comes over a link is useless, or no longer.
+    pub(super) fn demote(&mut self, now: Timestamp, link: LinkId, demoted: bool) {
+        let Some(state) = self.links.get_mut(&link).filter(|s| s.demoted != demoted) else {
+            return;
+        };
+        state.demoted = demoted;
+        self.stats.links_demoted += u64::from(demoted);
+        self.refit_over(now, link);
+    }
+
+    /// Refits the flows to all nodes that a link leads to.
+    fn refit_over(&mut self, now: Timestamp, link: LinkId) {
+        let led = self.routes.iter().filter(|(_, links)| links.contains(&link));
+        for destination in led.map(|(&node, _)| node).collect::<Vec<_>>() {
+            self.refit_all(now, destination);
+        }
     }
 
     /// The fastest link towards a node: the one with the shortest round trip of those that are heard,
@@ -156,6 +200,10 @@ impl Relay {
             let keys: Vec<FlowKey> = self.flows_over(link);
             keys.into_iter().for_each(|key| self.activate(key));
         }
+        let avoids = !self.lying.is_empty() || self.links.values().any(|link| link.demoted);
+        if was != is && avoids {
+            self.refit_over(now, link);
+        }
     }
 
     fn flows_over(&self, link: LinkId) -> Vec<FlowKey> {
@@ -173,7 +221,7 @@ impl Relay {
             let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
             let Some(flow) = self.flows.get_mut(&key) else { continue };
             let Some(way) = flow.ways.get_mut(&link) else { continue };
-            let fresh = Outbound::new(flow.seed, feedback);
+            let fresh = Box::new(Outbound::new(flow.seed, feedback));
             let moved = core::mem::replace(way, fresh);
             self.adopt(now, key, to, moved);
         }
@@ -194,12 +242,12 @@ impl Relay {
     }
 
     /// Adds what another link has not brought over to what `to` is to bring.
-    fn adopt(&mut self, now: Timestamp, key: FlowKey, to: LinkId, moved: Outbound) {
+    fn adopt(&mut self, now: Timestamp, key: FlowKey, to: LinkId, moved: Box<Outbound>) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
         self.bytes -= moved.bytes();
         if let Some(way) = flow.ways.get_mut(&to) {
             let before = way.bytes();
-            way.adopt(now, moved, &mut self.stats);
+            way.adopt(now, *moved, &mut self.stats);
             self.bytes = self.bytes - before + way.bytes();
         }
         self.shed(key, to);
@@ -224,14 +272,15 @@ impl Relay {
         let Some(flow) = self.flows.get_mut(&key) else { return };
         let gone: Vec<LinkId> =
             flow.ways.keys().filter(|link| !wanted.contains(link)).copied().collect();
-        let mut left: Vec<Outbound> = flow.parked.take().into_iter().collect();
+        let mut left: Vec<Box<Outbound>> = flow.parked.take().into_iter().collect();
         left.extend(gone.iter().filter_map(|link| flow.ways.remove(link)));
         for &link in &wanted {
             if flow.ways.contains_key(&link) {
                 continue;
             }
             let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
-            let mut way = left.pop().unwrap_or_else(|| Outbound::new(flow.seed, feedback));
+            let mut way =
+                left.pop().unwrap_or_else(|| Box::new(Outbound::new(flow.seed, feedback)));
             way.restart(feedback);
             flow.ways.insert(link, way);
         }
@@ -244,7 +293,7 @@ impl Relay {
             None => {
                 // What one of several links had is repaired by the ends.
                 flow.parked = left.pop();
-                self.bytes -= left.iter().map(Outbound::bytes).sum::<usize>();
+                self.bytes -= left.iter().map(|way| way.bytes()).sum::<usize>();
             }
         }
         self.activate(key);
@@ -269,13 +318,13 @@ impl Relay {
         {
             return Some(link);
         }
-        let cost = |(link, way): (&LinkId, &Outbound)| {
+        let cost = |link: &LinkId, way: &Outbound| {
             let view = self.links.get(link)?.view;
             let queued = way.queued() as u64 * view.packet;
             let wait = Duration::from_secs_f64(queued as f64 / view.rate.max(1) as f64);
             Some((!view.alive, wait.saturating_add(view.smoothed_rtt / 2), *link))
         };
         let others = flow.ways.iter().filter(|(link, _)| **link != from);
-        others.filter_map(cost).min().map(|(_, _, link)| link)
+        others.filter_map(|(link, way)| cost(link, way)).min().map(|(_, _, link)| link)
     }
 }

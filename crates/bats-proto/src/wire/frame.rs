@@ -18,6 +18,7 @@
 //! 0x0a PATH_CHALLENGE  8 octets
 //! 0x0b PATH_RESPONSE   the 8 octets of a challenge
 //! 0x10 BATCH_RANK      see `batch_rank`
+//! 0x11 ALTERED         number of a symbol or block that relays have altered on the way it took
 //! ```
 //!
 //! ACK ranges are as in RFC 9000, section 19.3.1: `first_length` is the number of packets before
@@ -58,6 +59,7 @@ const END: u8 = 0x09;
 const PATH_CHALLENGE: u8 = 0x0a;
 const PATH_RESPONSE: u8 = 0x0b;
 const BATCH_RANK: u8 = 0x10;
+const ALTERED: u8 = 0x11;
 /// Added to the kind in a FRAGMENT of a carried packet.
 const CARRIED: u64 = 4;
 
@@ -116,6 +118,8 @@ pub enum Frame<'a> {
         /// Messages taken from the application.
         messages: u64,
     },
+    /// A symbol, or a block, was altered on the way that it took.
+    Altered(u64),
     /// Part of a coded packet that no longer fits the path.
     Fragment {
         /// Which packet.
@@ -162,6 +166,7 @@ pub fn decode<'a>(
             Frame::BatchRank(BatchRank::decode(reader).ok_or(MalformedFrame("batch ranks"))?)
         }
         CREDIT => Frame::Credit(int(reader)?),
+        ALTERED => Frame::Altered(int(reader)?),
         END => Frame::End { symbols: int(reader)?, messages: int(reader)? },
         PATH_CHALLENGE => Frame::PathChallenge(long(reader)?),
         PATH_RESPONSE => Frame::PathResponse(long(reader)?),
@@ -314,6 +319,10 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.varint(*code)?;
             writer.varint(end as u64)?;
             writer.bytes(&reason.as_bytes()[..end])
+        }
+        Frame::Altered(number) => {
+            writer.u8(ALTERED)?;
+            writer.varint(*number)
         }
         Frame::End { symbols, messages } => {
             writer.u8(END)?;

@@ -1,0 +1,137 @@
+//! Limits of what neighbours can make a relay do and keep, at each limit and beyond.
+
+use super::*;
+use crate::wire::coding::SourceHeader;
+
+const KEY: FlowKey = FlowKey { destination: NodeId(100), source: NodeId(0), flow: 7 };
+const UP: LinkId = LinkId(1);
+const DOWN: LinkId = LinkId(2);
+const OTHER: LinkId = LinkId(3);
+const NOW: Timestamp = Timestamp::from_millis(1_000);
+
+fn relay() -> Relay {
+    let mut relay = Relay::new(RelayConfig::new(NodeId(50)), 1);
+    for link in [UP, DOWN, OTHER] {
+        relay.add_link(link, true);
+    }
+    for link in [DOWN, OTHER] {
+        assert!(relay.add_route(NOW, KEY.destination, link));
+    }
+    relay
+}
+
+fn packet(key: FlowKey, number: u64) -> Vec<u8> {
+    let mut octets = vec![0; FLOW_HEADER_LEN + 4];
+    let mut writer = Writer::new(&mut octets);
+    FlowHeader { key, hop_limit: 9 }.encode(&mut writer).unwrap();
+    SourceHeader::new(number).encode(&mut writer).unwrap();
+    octets.resize(FLOW_HEADER_LEN + 44, number as u8 | 1);
+    octets
+}
+
+fn push(relay: &mut Relay, link: LinkId, key: FlowKey, number: u64) {
+    let octets = packet(key, number);
+    relay.on_carried(NOW, link, &LinkView::default(), PacketKind::Source, &octets);
+}
+
+fn ways(relay: &Relay) -> Vec<LinkId> {
+    relay.routes(KEY.destination).collect()
+}
+
+/// More than half of 1,000 useless are told of; of more than 800, the neighbour gets nothing as long as
+/// there is another way.
+#[test]
+fn a_useless_neighbour_is_left_out_until_it_is_useful_again() {
+    let half = USELESS_WINDOW / 2;
+    let few = USELESS_WINDOW - MOST_USELESS;
+    for (useful, is_told, is_left_out) in
+        [(half, false, false), (half - 1, true, false), (few, true, false), (few - 1, true, true)]
+    {
+        let mut relay = relay();
+        let back = FlowKey { destination: NodeId(0), source: NodeId(100), flow: 7 };
+        relay.set_route(NOW, back.destination, UP);
+        for number in 0..useful {
+            push(&mut relay, DOWN, back, number);
+        }
+        for _ in useful..USELESS_WINDOW {
+            push(&mut relay, DOWN, back, 0);
+        }
+        let expected = if is_left_out { vec![OTHER] } else { vec![DOWN, OTHER] };
+        assert_eq!(ways(&relay), expected, "{useful}");
+        assert_eq!(relay.stats().links_demoted, u64::from(is_left_out));
+        let event = is_told.then_some(RelayEvent::UselessNeighbour(DOWN));
+        assert_eq!(relay.pop_event(), event);
+        if !is_left_out {
+            continue;
+        }
+        // Alone it is better than nothing.
+        relay.set_view(NOW, OTHER, &LinkView { alive: false, ..LinkView::default() });
+        assert_eq!(ways(&relay), [DOWN, OTHER]);
+        relay.set_view(NOW, OTHER, &LinkView::default());
+        assert_eq!(ways(&relay), [OTHER]);
+        for number in useful..useful + USELESS_WINDOW {
+            push(&mut relay, DOWN, back, number);
+        }
+        assert_eq!(ways(&relay), [DOWN, OTHER]);
+        assert_eq!((relay.pop_event(), relay.stats().links_demoted), (None, 1));
+    }
+}
+
+#[test]
+fn a_way_that_lies_is_left_and_what_waits_for_it_moves() {
+    let mut relay = relay();
+    for number in 0..16 {
+        push(&mut relay, UP, KEY, number);
+    }
+    let (mut out, view) = (Vec::new(), LinkView::default());
+    let first = ways(&relay)[0];
+    assert!(relay.pull(NOW, first, &view, 1, &mut out).is_some());
+    let held = relay.stats().bytes_held;
+    assert!(!relay.distrust(NOW, KEY.destination, UP), "no way there");
+    assert!(!relay.distrust(NOW, NodeId(9), first), "nor that one");
+    assert!(relay.distrust(NOW, KEY.destination, first));
+    assert!(!relay.distrust(NOW, KEY.destination, first), "known");
+    let other = if first == DOWN { OTHER } else { DOWN };
+    assert_eq!((ways(&relay), relay.stats().bytes_held), (vec![other], held));
+    assert_eq!(relay.pop_event(), Some(RelayEvent::LyingWay(first, KEY.destination)));
+    assert!(relay.pull(NOW, first, &view, 2, &mut out).is_none());
+    let sent = (1..40).filter(|&n| relay.pull(NOW, other, &view, n, &mut out).is_some()).count();
+    assert_eq!(sent, 16);
+    // To other nodes it may be honest, and if both lie, both are used.
+    relay.set_route(NOW, NodeId(60), first);
+    assert_eq!(relay.routes(NodeId(60)).count(), 1);
+    assert!(relay.distrust(NOW, KEY.destination, other));
+    assert_eq!((ways(&relay).len(), relay.stats().ways_lying), (2, 2));
+    relay.remove_link(NOW, first);
+    relay.add_link(first, true);
+    assert!(relay.add_route(NOW, KEY.destination, first));
+    assert_eq!(ways(&relay), [first], "a new link is a new chance");
+}
+
+/// Batches far apart make a relay remember all between them: what it remembers is limited, too.
+#[test]
+fn what_is_known_of_batches_is_bounded_and_forgotten() {
+    let mut relay = relay();
+    relay.config.total_bytes = 1 << 20;
+    for number in 0..10_000 {
+        let key = FlowKey { flow: number, ..KEY };
+        for batch in [0, 900] {
+            push(&mut relay, UP, key, batch * 16);
+            let state: usize = relay.flows.values().map(|flow| flow.state).sum();
+            assert_eq!(state, relay.state);
+            assert!(relay.state <= (1 << 20) + (64 << 10), "{} octets", relay.state);
+        }
+    }
+    let stats = relay.stats();
+    assert!(stats.overflowed > 5_000 && stats.state_bytes >= 1 << 20, "{stats:?}");
+    // Flows that are known go on with the batches that they have.
+    let before = stats.overflowed;
+    push(&mut relay, UP, FlowKey { flow: 99_999, ..KEY }, 1);
+    assert_eq!(relay.stats().overflowed, before + 1, "a new one does not");
+    push(&mut relay, UP, FlowKey { flow: 0, ..KEY }, 1);
+    assert_eq!(relay.stats().overflowed, before + 1);
+    relay.handle_timeout(NOW + relay.config.idle_timeout);
+    assert_eq!((relay.flows.len(), relay.state, relay.bytes), (0, 0, 0));
+    push(&mut relay, UP, KEY, 1);
+    assert_eq!(relay.stats().flows, 1);
+}
