@@ -25,6 +25,7 @@ use crate::shared::{Shared, Slot};
 pub struct Builder {
     address: Option<SocketAddr>,
     server: Option<ServerOptions>,
+    memory_budget: Option<u64>,
 }
 
 impl Builder {
@@ -43,15 +44,27 @@ impl Builder {
         self
     }
 
+    /// Octets of received data that all connections of BATS's own modes together may hold, 32 GiB by
+    /// default: what their receive budgets sum to at most. When little is left, new connections
+    /// get less than [`TransportConfig::receive_budget`](crate::TransportConfig), down to 2.75 MiB,
+    /// and then none begins.
+    #[must_use]
+    pub fn memory_budget(mut self, octets: u64) -> Self {
+        self.memory_budget = Some(octets);
+        self
+    }
+
     /// Opens the socket and starts the I/O thread.
     ///
     /// # Errors
     /// The address is in use or not ours, the identity is unusable, or the system is out of
     /// threads or files.
     pub fn start(self) -> Result<Endpoint, StartError> {
+        let defaults = EndpointConfig::default();
         let config = EndpointConfig {
             security: Security::Tls,
             server: self.server.map(ServerOptions::into_config),
+            memory_budget: self.memory_budget.unwrap_or(defaults.memory_budget),
         };
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| StartError::Thread(io::Error::other(error)))?;
@@ -202,6 +215,7 @@ impl Endpoint {
             let handle = core.endpoint.connect(clock.now(), remote, server_name, config).map_err(
                 |error| match error {
                     bats_proto::ConnectError::ServerName(name) => ConnectError::ServerName(name),
+                    bats_proto::ConnectError::Memory => ConnectError::Memory,
                     other => ConnectError::Configuration(other.to_string()),
                 },
             )?;

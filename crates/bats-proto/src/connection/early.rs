@@ -19,20 +19,33 @@ pub(super) struct EarlyPacket {
 /// Packets of a peer that is done with the handshake before we are: its last flight was lost or
 /// overtaken. Without them its first message would wait for a time-out.
 #[derive(Debug, Default)]
-pub(super) struct EarlyPackets(Vec<EarlyPacket>);
+pub(super) struct EarlyPackets {
+    packets: Vec<EarlyPacket>,
+    dropped: u64,
+}
 
 impl EarlyPackets {
     /// Keeps a packet, if there is room for it; those of later keys cannot be early.
     pub(super) fn hold(&mut self, opened: &Opened, ce: bool, payload: &[u8]) {
-        if self.0.len() < MAX_PACKETS && !opened.updated {
+        if opened.updated {
+            return;
+        }
+        if self.packets.len() < MAX_PACKETS {
             let payload = payload.to_vec();
-            self.0.push(EarlyPacket { pn: opened.pn, kind: opened.kind, ce, payload });
+            self.packets.push(EarlyPacket { pn: opened.pn, kind: opened.kind, ce, payload });
+        } else {
+            self.dropped += 1;
         }
     }
 
     /// All of them, in the order of their arrival.
     pub(super) fn take(&mut self) -> Vec<EarlyPacket> {
-        core::mem::take(&mut self.0)
+        core::mem::take(&mut self.packets)
+    }
+
+    /// Packets for which there was no room.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
     }
 }
 
@@ -43,7 +56,9 @@ mod tests {
     #[test]
     fn little_is_held() {
         let mut early = EarlyPackets::default();
-        for pn in 0..100 {
+        for pn in 0..100_u64 {
+            // One of them is of later keys, and not counted.
+            assert_eq!(early.dropped(), pn.saturating_sub(MAX_PACKETS as u64 + 1));
             let opened = Opened {
                 carried: false,
                 pn,

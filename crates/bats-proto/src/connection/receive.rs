@@ -12,6 +12,7 @@ use crate::congestion::AckSample;
 use crate::endpoint::Received;
 use crate::error::CloseReason;
 use crate::event::Event;
+use crate::flow::FlowError;
 use crate::link::sent::{Contents, LossOutcome};
 use crate::wire::frame::{self, AckHeader, Frame};
 use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD};
@@ -171,6 +172,7 @@ impl Connection {
         let rtt = self.rtt.min();
         let Some(streams) = &mut self.streams else { return };
         if let Err(error) = streams.incoming.on_packet(now, kind, payload, rtt) {
+            self.counters.malformed += u64::from(error == FlowError::Malformed);
             self.misbehaved(now, &error.to_string());
             return;
         }
@@ -259,7 +261,8 @@ impl Connection {
             }
             Frame::PathChallenge(challenge) => {
                 self.owe_ack(now);
-                self.control.path_response = Some(challenge);
+                let unanswered = self.control.path_response.replace(challenge);
+                self.counters.challenges_dropped += u64::from(unanswered.is_some());
             }
             Frame::PathResponse(response) => {
                 self.owe_ack(now);

@@ -492,6 +492,7 @@ impl Connection {
             }
             return;
         }
+        self.rest_if_due(now);
         self.handshake.handle_timeout(now);
         if self.state.is_handshaking() && self.handshake.has_timed_out(now) {
             return self.vanish(CloseReason::HandshakeTimeout);
@@ -605,6 +606,7 @@ impl Connection {
                 add(self.migration.next_timeout());
             }
             add(self.silence.next_timeout());
+            add(self.rest_at());
             if let Some(streams) = &self.streams {
                 add(streams.outgoing.next_timeout().map(|at| at.max(now)));
                 add(streams.incoming.next_timeout());

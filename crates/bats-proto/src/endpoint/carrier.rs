@@ -27,7 +27,7 @@ const NO_BLOCKS: &str = "mode BRCTP does not cross relays: use BRTP or BTP";
 const PORT: u16 = 1;
 
 /// The address that stands for the other end of a session.
-fn address(peer: NodeId, flow: u32) -> SocketAddr {
+pub(super) fn address(peer: NodeId, flow: u32) -> SocketAddr {
     let [a, b, c, d] = PREFIX;
     let (node, half) = (peer.0, |x: u32| ((x >> 16) as u16, x as u16));
     let ((e, f), (g, h)) = (half(node), half(flow));

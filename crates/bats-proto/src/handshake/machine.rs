@@ -250,6 +250,11 @@ impl Handshake {
         let _ignored = self.session.read(data);
     }
 
+    /// Frees unused memory.
+    pub fn trim(&mut self) {
+        self.levels.iter_mut().for_each(Level::trim);
+    }
+
     /// Whether it took too long.
     pub fn has_timed_out(&self, now: Timestamp) -> bool {
         !self.is_complete() && now - self.started >= TIMEOUT
