@@ -153,6 +153,12 @@ impl RowPool {
         row
     }
 
+    /// Frees the rows kept for reuse.
+    pub fn trim(&mut self) {
+        self.free = Default::default();
+        self.free_bytes = 0;
+    }
+
     /// Takes a row back for reuse, or frees it when enough are kept.
     pub fn give(&mut self, row: AlignedRow) {
         let (class, capacity) = self.class(row.capacity());
@@ -193,6 +199,8 @@ mod tests {
         let rows: Vec<_> = (0..100).map(|_| pool.take(100)).collect();
         rows.into_iter().for_each(|row| pool.give(row));
         assert!(pool.free_bytes <= 4096);
+        pool.trim();
+        assert!(pool.free_bytes == 0 && pool.free.iter().all(Vec::is_empty));
     }
 
     #[test]

@@ -270,11 +270,27 @@ pub struct ServerConfig {
     pub max_connections: usize,
 }
 
+/// Octets promised to peers unless configured otherwise: 10,000 connections with the least budget
+/// each (2.75 MiB), and 5 GiB above that for busy ones. It is a bound to what peers can cause; what is
+/// not sent takes no memory.
+const DEFAULT_MEMORY_BUDGET: u64 = 32 << 30;
+
 /// Configuration of an endpoint.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct EndpointConfig {
     /// TLS or the simulator's stand-in.
     pub security: Security,
     /// Present if the endpoint accepts connections.
     pub server: Option<ServerConfig>,
+    /// Octets of received data that all connections together may hold: the receive budgets that
+    /// they begin with never sum to more. When little is left, new connections get less than they
+    /// are configured for, down to four windows (2.75 MiB at an MTU of 1500), and then none begins. The default
+    /// is 32 GiB, which is room for 10,000 connections: set it to what the machine can spare.
+    pub memory_budget: u64,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> Self {
+        Self { security: Security::default(), server: None, memory_budget: DEFAULT_MEMORY_BUDGET }
+    }
 }

@@ -12,6 +12,9 @@ pub enum ConnectError {
     /// The server name is neither a DNS name nor an address.
     #[error("'{0}' is not a valid server name")]
     ServerName(String),
+    /// The endpoint has promised all its memory to other connections.
+    #[error("no memory left for another connection within the endpoint's budget")]
+    Memory,
 }
 
 /// Why a message was not taken. The message comes back where it may be sent later.

@@ -97,6 +97,16 @@ pub struct ConnectionStats {
     pub packets_replayed: u64,
     /// Packets that were authentic and malformed.
     pub packets_malformed: u64,
+    /// Coded packets that the decoder had no room for.
+    pub packets_refused: u64,
+    /// Packets that overtook the handshake and found no room: their sender repairs them.
+    pub early_packets_dropped: u64,
+    /// Packets in parts of which some had arrived, given up for newer ones.
+    pub fragments_dropped: u64,
+    /// Challenges of the peer that a newer one replaced before they were answered.
+    pub challenges_dropped: u64,
+    /// Acknowledgements that left out older ranges for want of room.
+    pub acks_shortened: u64,
     /// Key updates done by either side.
     pub key_updates: u64,
     /// Probe time-outs: times the sender had to speak up because nothing was heard.
@@ -127,6 +137,20 @@ pub struct EndpointStats {
     pub handshakes_started: u64,
     /// First packets left unanswered because there are as many connections as allowed.
     pub connections_refused: u64,
+    /// First packets left unanswered because too many handshakes are half-open, in all or from the
+    /// sender's network.
+    pub half_open_refused: u64,
+    /// Connections not begun because all memory is promised.
+    pub memory_refusals: u64,
+    /// Connections begun with a smaller receive budget than configured.
+    pub budgets_reduced: u64,
+    /// Octets of received data that connections may hold by what they were given, now.
+    pub memory_promised: u64,
+    /// Connections closed because the peer broke a rule.
+    pub peers_misbehaved: u64,
+    /// Answers to strangers dropped because they wait faster than they leave, or would be longer than
+    /// the question.
+    pub answers_dropped: u64,
     /// Retry packets sent.
     pub retries_sent: u64,
     /// Version negotiation packets sent.

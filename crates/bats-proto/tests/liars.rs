@@ -1,161 +1,23 @@
 //! A peer that lies gains nothing: scenarios, in virtual time. The stand-in for TLS lets a test
 //! seal whatever it likes.
 
+mod stage;
+
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bats_proto::config::Security;
 use bats_proto::fuzzing::{LyingClient, open_short};
 use bats_proto::wire::coding::{RepairHeader, SourceHeader};
-use bats_proto::wire::frame::{self, AckHeader, Frame};
+use bats_proto::wire::frame::{self, Frame};
 use bats_proto::wire::parameters::TransportParameters;
 use bats_proto::wire::rank::{RankEntry, RankFeedback};
-use bats_proto::wire::short_header::{PacketKind, ShortHeader};
-use bats_proto::wire::varint::{Reader, Writer};
+use bats_proto::wire::short_header::PacketKind;
+use bats_proto::wire::varint::Reader;
 use bats_proto::{
-    CloseReason, CongestionAlgorithm, ConnectionHandle, ConnectionStats, Endpoint, EndpointConfig,
-    Event, Identity, Input, Output, Received, ServerConfig, Timestamp, TransportConfig,
+    CongestionAlgorithm, Endpoint, Event, Input, Output, Received, Timestamp, TransportConfig,
 };
 use bytes::Bytes;
-
-const MS: Duration = Duration::from_millis(1);
-
-/// A server and a client that says what the test wants; datagrams take no time.
-struct Stage {
-    now: Timestamp,
-    server: Endpoint,
-    liar: LyingClient,
-    handle: Option<ConnectionHandle>,
-    /// Datagrams that the server sent since the test last looked.
-    heard: Vec<Vec<u8>>,
-    closed: Option<CloseReason>,
-}
-
-fn transport() -> TransportConfig {
-    TransportConfig { congestion: CongestionAlgorithm::None, ..TransportConfig::default() }
-}
-
-fn server(transport: TransportConfig, retry_threshold: usize, max_connections: usize) -> Endpoint {
-    let identity = Identity { certificate_chain: Vec::new(), private_key: Vec::new() };
-    let transport = Arc::new(transport);
-    let server = ServerConfig { identity, transport, retry_threshold, max_connections };
-    let config = EndpointConfig { security: Security::DangerousPlain, server: Some(server) };
-    Endpoint::new(config, [2; 32]).unwrap()
-}
-
-impl Stage {
-    /// After an honest handshake.
-    fn established(transport: TransportConfig) -> Self {
-        Self::with_credit(transport, 1 << 20)
-    }
-
-    /// After a handshake in which the client promised to take so many symbols.
-    fn with_credit(transport: TransportConfig, initial_credit: u64) -> Self {
-        let mut stage = Self {
-            now: Timestamp::from_millis(1_000),
-            server: server(transport, 1_000, 10),
-            liar: LyingClient::new(1),
-            handle: None,
-            heard: Vec::new(),
-            closed: None,
-        };
-        let parameters = TransportParameters {
-            initial_credit,
-            connection_id: stage.liar.cid(),
-            ..TransportParameters::default()
-        };
-        let first = stage.liar.first_flight(&parameters.encode(0), &[]);
-        stage.hear(first);
-        stage.pass(MS * 20);
-        let finished = stage.liar.finished().unwrap();
-        stage.hear(finished);
-        assert!(stage.handle.is_some(), "the handshake is done");
-        stage
-    }
-
-    fn address() -> SocketAddr {
-        LyingClient::address(1)
-    }
-
-    /// The server hears a datagram of the liar's.
-    fn hear(&mut self, mut datagram: Vec<u8>) {
-        let remote = Self::address();
-        let received = Received { remote, local_ip: None, ecn: 0, payload: &mut datagram };
-        self.server.handle(self.now, Input::Datagram(received));
-        self.settle();
-    }
-
-    fn settle(&mut self) {
-        let mut buffer = Vec::with_capacity(65_536);
-        loop {
-            match self.server.poll(self.now, &mut buffer) {
-                Output::Transmit(transmit) => {
-                    for datagram in buffer.chunks(transmit.segment_size) {
-                        self.liar.learn(datagram);
-                        self.heard.push(datagram.to_vec());
-                    }
-                }
-                Output::Event(handle, Event::Accepted) => self.handle = Some(handle),
-                Output::Event(_, Event::Closed(reason)) => self.closed = Some(reason),
-                Output::Event(..) => {}
-                Output::Timeout(_) => break,
-            }
-        }
-    }
-
-    fn pass(&mut self, time: Duration) {
-        let end = self.now + time;
-        while self.now < end {
-            self.now += MS;
-            self.server.handle(self.now, Input::Timeout);
-            self.settle();
-        }
-    }
-
-    /// The liar says something.
-    fn say(&mut self, kind: PacketKind, write: impl FnOnce(&mut Writer<'_>) -> Option<()>) {
-        let mut payload = [0; 1_440];
-        let mut writer = Writer::new(&mut payload);
-        write(&mut writer).unwrap();
-        let len = writer.written();
-        let datagram = self.liar.packet(kind, &payload[..len]).unwrap();
-        self.hear(datagram);
-    }
-
-    fn say_frame(&mut self, frame: &Frame<'_>) {
-        self.say(PacketKind::Control, |writer| frame::encode(writer, frame));
-    }
-
-    fn say_ack(&mut self, received_at: Timestamp, ranges: &[(u64, u64)]) {
-        let header =
-            AckHeader { largest: ranges[0].1, delay: Duration::ZERO, received_at, ce_count: 0 };
-        self.say(PacketKind::Control, |writer| frame::encode_ack(writer, &header, ranges));
-    }
-
-    fn send(&mut self, octets: usize) {
-        let message = Bytes::from(vec![7; octets]);
-        self.server.send(self.now, self.handle.unwrap(), message).unwrap();
-        self.settle();
-    }
-
-    fn stats(&self) -> ConnectionStats {
-        self.server.stats(self.now, self.handle.unwrap()).unwrap()
-    }
-
-    /// Packet numbers and kinds of the data packets heard since the last look.
-    fn packets(&mut self) -> Vec<(u64, PacketKind)> {
-        let headers = self.heard.drain(..).filter_map(|datagram| ShortHeader::decode(&datagram));
-        headers.map(|header| (u64::from(header.packet_number), header.kind)).collect()
-    }
-
-    fn misbehaved(&self) -> &str {
-        match &self.closed {
-            Some(CloseReason::PeerMisbehaved(rule)) => rule,
-            other => panic!("not closed for a lie: {other:?}"),
-        }
-    }
-}
+use stage::{MS, Stage, server, transport};
 
 #[test]
 fn acknowledging_what_was_not_sent_yet_closes() {

@@ -120,8 +120,11 @@ fn endpoint(config: &LineConfig, node: usize, incarnation: u8) -> Endpoint {
     let mut seed = [node as u8 + 1; 32];
     seed[..8].copy_from_slice(&config.seed.to_le_bytes());
     seed[8] = incarnation;
-    let endpoint_config =
-        EndpointConfig { security: Security::DangerousPlain, server: Some(server) };
+    let endpoint_config = EndpointConfig {
+        security: Security::DangerousPlain,
+        server: Some(server),
+        ..EndpointConfig::default()
+    };
     let mut endpoint =
         Endpoint::new(endpoint_config, seed).expect("the stand-in needs no certificate");
     let relay = RelayConfig { node: node_id(node), ..config.relay.clone() };

@@ -28,6 +28,7 @@ pub struct Builder {
     address: Option<SocketAddr>,
     device: Option<String>,
     server: Option<ServerOptions>,
+    memory_budget: Option<u64>,
 }
 
 impl Builder {
@@ -55,6 +56,16 @@ impl Builder {
         self
     }
 
+    /// Octets of received data that all connections of BATS's own modes together may hold, 32 GiB by
+    /// default: what their receive budgets sum to at most. When little is left, new connections
+    /// get less than [`TransportConfig::receive_budget`](crate::TransportConfig), down to 2.75 MiB,
+    /// and then none begins.
+    #[must_use]
+    pub fn memory_budget(mut self, octets: u64) -> Self {
+        self.memory_budget = Some(octets);
+        self
+    }
+
     /// Opens the socket and starts the I/O thread.
     ///
     /// # Errors
@@ -64,7 +75,12 @@ impl Builder {
         let stranger_budget = self.server.as_ref().and_then(ServerOptions::strangers);
         let (server, extras) = self.server.map(ServerOptions::into_config).unzip();
         let Extras { wish, has_datagrams } = extras.unwrap_or_default();
-        let config = EndpointConfig { security: Security::Tls, server };
+        let defaults = EndpointConfig::default();
+        let config = EndpointConfig {
+            security: Security::Tls,
+            server,
+            memory_budget: self.memory_budget.unwrap_or(defaults.memory_budget),
+        };
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| StartError::Thread(io::Error::other(error)))?;
         let unusable =
@@ -281,6 +297,7 @@ impl Endpoint {
                 .connect(clock.now(), remote, server_name, config, has_datagrams)
                 .map_err(|error| match error {
                     bats_proto::ConnectError::ServerName(name) => ConnectError::ServerName(name),
+                    bats_proto::ConnectError::Memory => ConnectError::Memory,
                     other => ConnectError::Configuration(other.to_string()),
                 })?;
             core.slots.insert(handle, Slot { is_held: true, wish, ..Slot::default() });

@@ -52,6 +52,9 @@ pub enum ConnectError {
         /// The address to be reached.
         remote: SocketAddr,
     },
+    /// The endpoint's memory budget is promised to other connections.
+    #[error("no memory left for another connection within the endpoint's budget")]
+    Memory,
     /// The handshake did not succeed.
     #[error(transparent)]
     Closed(#[from] CloseReason),

@@ -98,6 +98,7 @@ mod endpoint;
 mod error;
 pub mod file;
 mod identity;
+mod log_limit;
 mod options;
 mod shared;
 mod wait;

@@ -172,6 +172,20 @@ impl StreamDecoder {
         }
     }
 
+    /// Frees the memory that only serves the next symbols; for a stream that rests. What was released
+    /// and may still take part in a repair stays.
+    pub fn trim(&mut self) {
+        self.pool.trim();
+        self.coefficient_pool.trim();
+        self.slots.shrink_to_fit();
+        self.known.trim();
+        self.unknowns = Vec::new();
+        if self.equations == 0 && self.clusters.iter().all(Option::is_none) {
+            self.clusters = Vec::new();
+            self.vacant = Vec::new();
+        }
+    }
+
     /// Takes a source symbol.
     pub fn push_source(&mut self, number: u64, payload: &[u8]) -> Receipt {
         if !self.is_payload(payload) || number >= self.limit() {

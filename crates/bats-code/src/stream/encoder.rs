@@ -50,6 +50,13 @@ impl StreamEncoder {
         }
     }
 
+    /// Frees the memory that only serves the next symbols; for a stream that rests.
+    pub fn trim(&mut self) {
+        self.pool.trim();
+        self.rows.shrink_to_fit();
+        self.matrix = Vec::new();
+    }
+
     /// Appends a symbol and returns its number.
     ///
     /// # Errors

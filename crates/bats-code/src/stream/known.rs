@@ -26,6 +26,11 @@ impl KnownSet {
         }
     }
 
+    /// Frees unused memory.
+    pub(super) fn trim(&mut self) {
+        self.words.shrink_to_fit();
+    }
+
     /// Marks a symbol. The caller bounds how far above the others it is.
     pub(super) fn insert(&mut self, number: u64) {
         let Some(offset) = (number / 64).checked_sub(self.base) else { return };

@@ -23,14 +23,20 @@ pub(super) struct EarlyPackets {
     opened: Vec<EarlyPacket>,
     /// Whether it met congestion, and the packet.
     sealed: Vec<(bool, Vec<u8>)>,
+    dropped: u64,
 }
 
 impl EarlyPackets {
     /// Keeps a packet, if there is room for it; those of later keys cannot be early.
     pub(super) fn hold(&mut self, opened: &Opened, ce: bool, payload: &[u8]) {
-        if self.opened.len() < MAX_PACKETS && !opened.updated {
+        if opened.updated {
+            return;
+        }
+        if self.opened.len() < MAX_PACKETS {
             let payload = payload.to_vec();
             self.opened.push(EarlyPacket { pn: opened.pn, kind: opened.kind, ce, payload });
+        } else {
+            self.dropped += 1;
         }
     }
 
@@ -45,12 +51,19 @@ impl EarlyPackets {
     pub(super) fn hold_sealed(&mut self, ce: bool, packet: &[u8]) {
         if self.sealed.len() < MAX_PACKETS {
             self.sealed.push((ce, packet.to_vec()));
+        } else {
+            self.dropped += 1;
         }
     }
 
     /// All of these, in the order of their arrival.
     pub(super) fn take_sealed(&mut self) -> Vec<(bool, Vec<u8>)> {
         core::mem::take(&mut self.sealed)
+    }
+
+    /// Packets for which there was no room.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
     }
 }
 
@@ -61,7 +74,9 @@ mod tests {
     #[test]
     fn little_is_held() {
         let mut early = EarlyPackets::default();
-        for pn in 0..100 {
+        for pn in 0..100_u64 {
+            // One of them is of later keys, and not counted.
+            assert_eq!(early.dropped(), pn.saturating_sub(MAX_PACKETS as u64 + 1));
             let opened = Opened {
                 carried: false,
                 pn,

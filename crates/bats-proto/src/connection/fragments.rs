@@ -24,9 +24,21 @@ struct Partial {
 pub(super) struct FragmentAssembly {
     partials: VecDeque<Partial>,
     finished: Option<Vec<u8>>,
+    dropped: u64,
 }
 
 impl FragmentAssembly {
+    /// Frees what is not needed any more.
+    pub(super) fn trim(&mut self) {
+        self.finished = None;
+        self.partials.shrink_to_fit();
+    }
+
+    /// Packets of which parts had arrived, given up for newer ones.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
     /// Takes a part; the whole payload when it was the last one missing. `None` for parts that
     /// fit nothing, which are dropped.
     pub(super) fn insert(
@@ -45,6 +57,7 @@ impl FragmentAssembly {
         if !self.partials.iter().any(|p| p.id == id) {
             if self.partials.len() == MAX_PACKETS {
                 self.partials.pop_front();
+                self.dropped += 1;
             }
             self.partials.push_back(Partial { id, kind, parts: Vec::new(), total: None, bytes: 0 });
         }
@@ -101,6 +114,23 @@ mod tests {
         assert_eq!(insert(&mut assembly, 7, 1, true, b"world"), None);
         assert_eq!(insert(&mut assembly, 7, 1, true, b"world"), None);
         assert_eq!(insert(&mut assembly, 7, 0, false, b"hello "), Some(b"hello world".to_vec()));
+    }
+
+    #[test]
+    fn the_oldest_packet_makes_room_and_parts_have_a_limit() {
+        let mut assembly = FragmentAssembly::default();
+        (0..MAX_PACKETS as u64)
+            .for_each(|id| assert_eq!(insert(&mut assembly, id, 0, false, b"a"), None));
+        assert_eq!(assembly.dropped(), 0, "at the limit");
+        assert_eq!(insert(&mut assembly, 0, 1, true, b"b"), Some(b"ab".to_vec()));
+        assert_eq!(insert(&mut assembly, 100, 0, false, b"a"), None);
+        assert_eq!(insert(&mut assembly, 101, 0, false, b"a"), None);
+        assert_eq!(assembly.dropped(), 1, "beyond it");
+        assert_eq!(insert(&mut assembly, 1, 1, true, b"b"), None, "its first part is gone");
+        let parts = 0..MAX_PARTS;
+        let mut whole = parts
+            .map(|index| insert(&mut assembly, 200, index, index == MAX_PARTS - 1, &[index as u8]));
+        assert_eq!(whole.nth(MAX_PARTS as usize - 1), Some(Some((0..MAX_PARTS as u8).collect())));
     }
 
     #[test]

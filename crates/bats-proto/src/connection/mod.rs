@@ -13,6 +13,7 @@ mod lies;
 mod migration;
 mod protection;
 mod receive;
+mod rest;
 mod setup;
 mod silence;
 mod state;
@@ -49,13 +50,14 @@ use fragments::FragmentAssembly;
 use hush::Hush;
 use migration::Migration;
 use protection::PacketProtection;
+use rest::Rest;
 use silence::Silence;
 use state::State;
 use streams::{Outgoing, Streams};
 use zero_rtt::ZeroRtt;
 
 pub(crate) use carried::{Arrived, Carriage, FirstLink};
-pub(crate) use setup::{Setup, local_parameters, max_message, receive_budget};
+pub(crate) use setup::{Setup, least_budget, local_parameters, max_message, receive_budget};
 
 /// Least and most time that an acknowledgement is held back; between them a 32nd of the
 /// round-trip time, so that a rate change shows within a small part of a round.
@@ -100,6 +102,8 @@ struct Counters {
     uncarried: u64,
     /// Symbols that somebody has altered on the way.
     symbols_altered: u64,
+    /// Challenges replaced by newer ones before they were answered.
+    challenges_dropped: u64,
     probe_timeouts: u64,
     messages_sent: u64,
     message_bytes_sent: u64,
@@ -129,6 +133,7 @@ pub(crate) struct Connection {
     local_ip: Option<IpAddr>,
     migration: Migration,
     silence: Silence,
+    rest: Rest,
     /// Largest UDP payload that both ends take.
     max_udp_payload: u16,
     local_cid: [u8; 4],
@@ -411,6 +416,10 @@ impl Connection {
             packets_malformed: self.counters.malformed,
             packets_uncarried: self.counters.uncarried,
             symbols_altered: self.counters.symbols_altered,
+            early_packets_dropped: self.early.dropped(),
+            fragments_dropped: self.fragments.dropped(),
+            challenges_dropped: self.counters.challenges_dropped,
+            acks_shortened: self.received.shortened(),
             probe_timeouts: self.counters.probe_timeouts,
             ecn_ce: self.ce_reported,
             path_changes: self.migration.changes,
@@ -442,6 +451,7 @@ impl Connection {
             let receiver = streams.incoming.counters();
             stats.coded_packets_received = receiver.coded_received;
             stats.wasted_packets_received = receiver.wasted;
+            stats.packets_refused = receiver.refused;
             stats.symbols_decoded = receiver.symbols_decoded;
             stats.send_buffer_bytes = streams.outgoing.bytes_held() as u64;
             stats.receive_buffer_bytes = self.receive_buffer_bytes() as u64;

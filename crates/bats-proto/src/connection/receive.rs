@@ -11,6 +11,7 @@ use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion::AckSample;
 use crate::endpoint::Received;
 use crate::error::CloseReason;
+use crate::flow::FlowError;
 use crate::link::sent::{Contents, LossOutcome};
 use crate::wire::frame::{self, AckHeader, Frame};
 use crate::wire::short_header::{self, PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD};
@@ -182,6 +183,7 @@ impl Connection {
         let Some(streams) = &mut self.streams else { return };
         if let Err(error) = streams.incoming.on_packet(now, kind, payload, rtt) {
             if self.carried.is_none() {
+                self.counters.malformed += u64::from(error == FlowError::Malformed);
                 return self.misbehaved(now, &error.to_string());
             }
             // Whoever has carried it may have changed it: the peer is not to blame.
@@ -280,7 +282,8 @@ impl Connection {
             }
             Frame::PathChallenge(challenge) => {
                 self.owe_ack(now);
-                self.control.path_response = Some(challenge);
+                let unanswered = self.control.path_response.replace(challenge);
+                self.counters.challenges_dropped += u64::from(unanswered.is_some());
             }
             Frame::PathResponse(response) => {
                 self.owe_ack(now);

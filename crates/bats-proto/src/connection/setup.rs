@@ -18,6 +18,7 @@ use super::early::EarlyPackets;
 use super::fragments::FragmentAssembly;
 use super::migration::Migration;
 use super::protection::PacketProtection;
+use super::rest::Rest;
 use super::silence::Silence;
 use super::state::State;
 use super::streams::{Incoming, Outgoing, Streams, TimelyIncoming};
@@ -70,7 +71,12 @@ fn window_bytes(config: &TransportConfig) -> usize {
 /// The receive budget, raised to what progress needs: a window that repairs refer to, a message
 /// under assembly and a window of credit.
 pub(crate) fn receive_budget(config: &TransportConfig) -> usize {
-    config.receive_budget.max(4 * window_bytes(config))
+    config.receive_budget.max(least_budget(config))
+}
+
+/// The receive budget below which there would be no progress.
+pub(crate) fn least_budget(config: &TransportConfig) -> usize {
+    4 * window_bytes(config)
 }
 
 /// The send budget of the flow, raised to the longest cell and the symbols cut ahead.
@@ -117,6 +123,7 @@ impl Connection {
             local_ip: setup.local_ip,
             migration: Migration::default(),
             silence: Silence::default(),
+            rest: Rest::default(),
             max_udp_payload: setup.config.max_udp_payload,
             local_cid: setup.local_cid,
             remote_cid: [0; 4],
@@ -171,6 +178,11 @@ impl Connection {
             code_seed: setup.code_seed,
             config: setup.config,
         }
+    }
+
+    /// Octets of received data that the connection may hold.
+    pub(crate) fn memory(&self) -> usize {
+        receive_budget(&self.config)
     }
 
     pub(crate) fn local_cid(&self) -> [u8; 4] {

@@ -58,7 +58,7 @@ pub(super) enum Incoming {
 /// Messages that come in time or not at all.
 #[derive(Debug)]
 pub(super) struct TimelyIncoming {
-    flow: TimelyReceiver,
+    pub(super) flow: TimelyReceiver,
     assembly: DatagramAssembly,
     end: Option<End>,
     /// Messages that the application was too slow to take.

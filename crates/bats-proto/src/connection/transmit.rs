@@ -534,6 +534,7 @@ impl Connection {
             }
             return;
         }
+        self.rest_if_due(now);
         self.handshake.handle_timeout(now);
         let is_open = self.state.is_handshaking() || self.is_provisional();
         if is_open && self.handshake.has_timed_out(now) {
@@ -651,6 +652,7 @@ impl Connection {
                 add(self.migration.next_timeout());
             }
             add(self.silence.next_timeout());
+            add(self.rest_at());
             if let Some(streams) = &self.streams {
                 add(streams.outgoing.next_timeout().map(|at| at.max(now)));
                 add(streams.incoming.next_timeout());

@@ -25,7 +25,7 @@ const PREFIX: [u16; 4] = [0x0100, 0, 0, 0];
 const PORT: u16 = 1;
 
 /// The address that stands for the other end of a session.
-fn address(peer: NodeId, flow: u32) -> SocketAddr {
+pub(super) fn address(peer: NodeId, flow: u32) -> SocketAddr {
     let [a, b, c, d] = PREFIX;
     let (node, half) = (peer.0, |x: u32| ((x >> 16) as u16, x as u16));
     let ((e, f), (g, h)) = (half(node), half(flow));

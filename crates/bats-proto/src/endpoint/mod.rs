@@ -1,11 +1,13 @@
 //! The endpoint: routes datagrams to connections and speaks for all of them to the driver.
 
+mod admission;
 mod carrier;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use bats_types::Timestamp;
 use bytes::Bytes;
@@ -16,8 +18,8 @@ use rustc_hash::FxHashMap;
 use crate::config::{
     ClientConfig, EndpointConfig, Mode, PeerLimits, ServerConfig, TransportConfig,
 };
-use crate::connection::{Connection, Role, Setup, local_parameters};
-use crate::error::{ConnectError, SendError};
+use crate::connection::{Connection, Role, Setup, least_budget, local_parameters, receive_budget};
+use crate::error::{CloseReason, ConnectError, SendError};
 use crate::event::Event;
 use crate::handshake::{self, FirstPacket, Handshake, ServerCrypto, ServerStart};
 use crate::stats::{ConnectionStats, EndpointStats};
@@ -25,6 +27,7 @@ use crate::wire::long_header::ORIGINAL_CID_LEN;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
+use admission::{HalfOpen, Memory};
 use carrier::Carrier;
 
 /// Names a connection of one endpoint; never reused.
@@ -100,7 +103,8 @@ pub struct Endpoint {
     is_dirty: BTreeSet<ConnectionHandle>,
     timers: BTreeSet<(Timestamp, ConnectionHandle)>,
     armed: BTreeMap<ConnectionHandle, Timestamp>,
-    half_open: BTreeSet<ConnectionHandle>,
+    half_open: HalfOpen,
+    memory: Memory,
     answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     stats: EndpointStats,
     /// There if this is a node.
@@ -119,6 +123,7 @@ impl Endpoint {
             }
             None => None,
         };
+        let memory = Memory::new(config.memory_budget);
         Ok(Self {
             config,
             server,
@@ -131,7 +136,8 @@ impl Endpoint {
             is_dirty: BTreeSet::new(),
             timers: BTreeSet::new(),
             armed: BTreeMap::new(),
-            half_open: BTreeSet::new(),
+            half_open: HalfOpen::default(),
+            memory,
             answers: VecDeque::new(),
             stats: EndpointStats::default(),
             carrier: None,
@@ -155,6 +161,8 @@ impl Endpoint {
             let text = "sessions across relays have no early data";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
+        let transport = self.within_memory(&config.transport, 0).ok_or(ConnectError::Memory)?;
+        let config = ClientConfig { transport, ..config };
         let local_cid = self.fresh_cid();
         let code_seed = self.rng.next_u64();
         let parameters = self.parameters(&config.transport, code_seed);
@@ -186,6 +194,7 @@ impl Endpoint {
     fn insert(&mut self, now: Timestamp, setup: Setup) -> ConnectionHandle {
         let handle = ConnectionHandle(self.next_handle);
         self.next_handle += 1;
+        self.memory.promise(receive_budget(&setup.config));
         self.by_cid.insert(setup.local_cid, handle);
         if let (Some(carrier), Some((key, _))) = (&mut self.carrier, setup.carried) {
             carrier.insert(key, handle);
@@ -193,6 +202,25 @@ impl Endpoint {
         self.connections.insert(handle, Box::new(Connection::new(now, setup)));
         self.mark_dirty(handle);
         handle
+    }
+
+    /// The configuration with what memory is left for one more connection beside `others` that may
+    /// come; `None` if there is too little.
+    fn within_memory(
+        &mut self,
+        transport: &Arc<TransportConfig>,
+        others: usize,
+    ) -> Option<Arc<TransportConfig>> {
+        let wanted = receive_budget(transport);
+        let Some(granted) = self.memory.grant(wanted, least_budget(transport), others) else {
+            self.stats.memory_refusals += 1;
+            return None;
+        };
+        if granted == wanted {
+            return Some(transport.clone());
+        }
+        self.stats.budgets_reduced += 1;
+        Some(Arc::new(TransportConfig { receive_budget: granted, ..(**transport).clone() }))
     }
 
     /// What this end tells a peer about itself.
@@ -321,6 +349,8 @@ impl Endpoint {
         // A stranger never gets more than it sent, and strangers together little memory.
         if answer.len() <= datagram.payload.len() && self.answers.len() < MAX_STATELESS_ANSWERS {
             self.answers.push_back((datagram.remote, datagram.local_ip, answer));
+        } else {
+            self.stats.answers_dropped += 1;
         }
     }
 
@@ -334,6 +364,10 @@ impl Endpoint {
             self.stats.datagrams_dropped += 1;
             return None;
         };
+        if self.half_open.is_full(datagram.remote) {
+            self.stats.half_open_refused += 1;
+            return None;
+        }
         let ServerConfig { transport, retry_threshold, max_connections, .. } = config;
         let transport = transport.clone();
         let (retry_threshold, max_connections) = (*retry_threshold, *max_connections);
@@ -343,10 +377,12 @@ impl Endpoint {
             datagram.remote,
             initial,
             full,
-            self.half_open.len() >= retry_threshold,
+            self.half_open.is_busy(datagram.remote, retry_threshold),
         );
         match start {
             ServerStart::Accept(start) => {
+                let others = max_connections.saturating_sub(self.connections.len() + 1);
+                let transport = self.within_memory(&transport, others)?;
                 let local_cid = self.fresh_cid();
                 let code_seed = self.rng.next_u64();
                 let carried = self.carrier.as_ref().and_then(|c| c.key_of(datagram.remote));
@@ -374,7 +410,7 @@ impl Endpoint {
                     carried,
                 };
                 let handle = self.insert(now, setup);
-                self.half_open.insert(handle);
+                self.half_open.insert(handle, datagram.remote);
                 self.by_first.insert((datagram.remote, initial.destination), handle);
                 Some(handle)
             }
@@ -409,7 +445,7 @@ impl Endpoint {
         while let Some(&handle) = self.dirty.front() {
             if let Some(connection) = self.connections.get_mut(&handle) {
                 if let Some(event) = connection.pop_event() {
-                    return Output::Event(handle, event);
+                    return self.tell(handle, event);
                 }
                 if let Some(transmit) = self.poll_connection(now, handle, buffer) {
                     if carrier::is_carried(transmit.remote) {
@@ -424,7 +460,7 @@ impl Endpoint {
                 }
                 let connection = self.connections.get_mut(&handle);
                 if let Some(event) = connection.and_then(|connection| connection.pop_event()) {
-                    return Output::Event(handle, event);
+                    return self.tell(handle, event);
                 }
             }
             self.dirty.pop_front();
@@ -434,6 +470,13 @@ impl Endpoint {
         let own = self.timers.first().map(|&(at, _)| at);
         let carriers = self.carrier.as_ref().and_then(Carrier::next_timeout);
         Output::Timeout([own, carriers].into_iter().flatten().min())
+    }
+
+    fn tell(&mut self, handle: ConnectionHandle, event: Event) -> Output {
+        if let Event::Closed(CloseReason::PeerMisbehaved(_)) = event {
+            self.stats.peers_misbehaved += 1;
+        }
+        Output::Event(handle, event)
     }
 
     /// Sends an end-to-end packet over the relay.
@@ -450,7 +493,7 @@ impl Endpoint {
         self.leave_liar(now, handle);
         let Some(connection) = self.connections.get(&handle) else { return };
         if connection.is_established() {
-            self.half_open.remove(&handle);
+            self.half_open.remove(handle);
         }
         let has_data = connection.has_carried_data();
         let key = connection.carried_key();
@@ -478,9 +521,10 @@ impl Endpoint {
 
     fn forget(&mut self, now: Timestamp, handle: ConnectionHandle) {
         if let Some(connection) = self.connections.remove(&handle) {
+            self.memory.release(connection.memory());
             self.by_cid.remove(&connection.local_cid());
             self.by_first.retain(|_, other| *other != handle);
-            self.half_open.remove(&handle);
+            self.half_open.remove(handle);
             if let Some(carrier) = &mut self.carrier {
                 carrier.forget(now, handle, connection.carried_key());
             }
@@ -595,7 +639,11 @@ impl Endpoint {
     /// Counters of the endpoint itself.
     pub fn endpoint_stats(&self) -> EndpointStats {
         let displaced = self.server.as_ref().map_or(0, ServerCrypto::sessions_displaced);
-        EndpointStats { sessions_displaced: displaced, ..self.stats.clone() }
+        EndpointStats {
+            sessions_displaced: displaced,
+            memory_promised: self.memory.promised(),
+            ..self.stats.clone()
+        }
     }
 
     /// Number of open connections.

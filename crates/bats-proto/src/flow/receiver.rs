@@ -157,6 +157,12 @@ impl FlowReceiver {
         self.next
     }
 
+    /// Frees memory that only a busy flow needs.
+    pub fn trim(&mut self) {
+        self.decoder.trim();
+        self.seen_ends.shrink_to_fit();
+    }
+
     /// Octets held by symbols and equations.
     pub fn bytes_held(&self) -> usize {
         self.decoder.bytes_held()

@@ -161,6 +161,15 @@ impl FlowSender {
         self.counters
     }
 
+    /// Frees memory that only a busy flow needs.
+    pub fn trim(&mut self) {
+        self.encoder.trim();
+        self.symbol = Vec::new();
+        self.cells.shrink_to_fit();
+        self.queue.shrink_to_fit();
+        self.spare = Vec::new();
+    }
+
     /// Whether everything pushed was decoded by the peer.
     pub fn all_acknowledged(&self) -> bool {
         self.decoded_below == self.encoder.next()

@@ -96,6 +96,13 @@ impl TimelyReceiver {
         self.counters
     }
 
+    /// Frees memory that only a busy flow needs.
+    pub fn trim(&mut self) {
+        self.decoder.trim();
+        self.slots.shrink_to_fit();
+        self.ready.shrink_to_fit();
+    }
+
     /// Losses and delays since the start.
     pub fn residual(&self) -> Residual {
         self.residual

@@ -95,6 +95,13 @@ impl TimelySender {
         self.encoder.bytes_held()
     }
 
+    /// Frees memory that only a busy flow needs.
+    pub fn trim(&mut self) {
+        self.encoder.trim();
+        self.symbol = Vec::new();
+        self.kept.shrink_to_fit();
+    }
+
     /// Counters since the start.
     pub fn counters(&self) -> SenderCounters {
         self.counters

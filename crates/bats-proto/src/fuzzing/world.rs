@@ -102,7 +102,11 @@ pub(super) fn server_config(config: &WorldConfig) -> EndpointConfig {
         retry_threshold: config.retry_threshold,
         max_connections: MAX_CONNECTIONS,
     };
-    EndpointConfig { security: Security::DangerousPlain, server: Some(server) }
+    EndpointConfig {
+        security: Security::DangerousPlain,
+        server: Some(server),
+        ..EndpointConfig::default()
+    }
 }
 
 fn side(config: EndpointConfig, seed: u8) -> Side {

@@ -70,6 +70,13 @@ impl Level {
         }
     }
 
+    /// Frees unused memory.
+    pub(super) fn trim(&mut self) {
+        self.outgoing.shrink_to_fit();
+        self.incoming.shrink_to_fit();
+        self.present.shrink_to_fit();
+    }
+
     pub(super) fn send(&mut self, data: &[u8]) {
         self.outgoing.extend_from_slice(data);
     }

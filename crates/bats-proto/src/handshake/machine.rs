@@ -282,6 +282,11 @@ impl Handshake {
         self.rtt
     }
 
+    /// Frees unused memory.
+    pub fn trim(&mut self) {
+        self.levels.iter_mut().for_each(Level::trim);
+    }
+
     /// Whether it took too long.
     pub fn has_timed_out(&self, now: Timestamp) -> bool {
         !self.is_complete() && now - self.started >= self.pace.timeout

@@ -22,6 +22,7 @@ pub struct ReceivedPackets {
     /// `largest` at the time of the last acknowledgements, a ring.
     acknowledged_largest: [u64; ACK_REPEATS],
     acks_sent: usize,
+    shortened: u64,
 }
 
 impl Default for ReceivedPackets {
@@ -32,6 +33,7 @@ impl Default for ReceivedPackets {
             largest_at: Timestamp::ZERO,
             acknowledged_largest: [0; ACK_REPEATS],
             acks_sent: 0,
+            shortened: 0,
         }
     }
 }
@@ -93,6 +95,11 @@ impl ReceivedPackets {
         self.largest.map(|largest| (largest, self.largest_at))
     }
 
+    /// Acknowledgements that left out older ranges.
+    pub fn shortened(&self) -> u64 {
+        self.shortened
+    }
+
     /// Writes the ranges of the next acknowledgement, newest first, each (first, last) inclusive.
     /// Every packet is covered by several acknowledgements in a row, so that losing some of them
     /// does no harm.
@@ -114,13 +121,14 @@ impl ReceivedPackets {
         let mut pn = largest;
         loop {
             match (self.contains(pn), last) {
+                (true, None) if ranges.len() == MAX_RANGES => {
+                    self.shortened += 1;
+                    return;
+                }
                 (true, None) => last = Some(pn),
                 (false, Some(end)) => {
                     ranges.push((pn + 1, end));
                     last = None;
-                    if ranges.len() == MAX_RANGES {
-                        return;
-                    }
                 }
                 _ => {}
             }
@@ -205,6 +213,29 @@ mod tests {
             reports += usize::from(ranges.iter().any(|&(a, b)| (a..=b).contains(&1050)));
         }
         assert!(reports >= ACK_REPEATS, "{reports}");
+    }
+
+    #[test]
+    fn an_acknowledgement_has_so_many_ranges_and_forgets_the_oldest() {
+        for (packets, shortened) in [(MAX_RANGES as u64, 0), (MAX_RANGES as u64 + 1, 1)] {
+            let mut window = ReceivedPackets::default();
+            let mut ranges = Vec::new();
+            (0..packets).for_each(|i| assert!(window.insert(Timestamp::ZERO, 2 * i)));
+            window.write_ranges(&mut ranges);
+            assert_eq!((ranges.len(), window.shortened()), (MAX_RANGES, shortened));
+            let newest = 2 * (packets - 1);
+            assert_eq!(ranges[0], (newest, newest));
+            assert_eq!(ranges[MAX_RANGES - 1].0, 2 * shortened);
+        }
+    }
+
+    #[test]
+    fn the_window_knows_so_many_packets_and_takes_older_ones_for_repeated() {
+        for (behind, is_new) in [(REPLAY_WINDOW - 1, true), (REPLAY_WINDOW, false)] {
+            let mut window = ReceivedPackets::default();
+            assert!(window.insert(Timestamp::ZERO, 100_000));
+            assert_eq!(window.insert(Timestamp::ZERO, 100_000 - behind), is_new);
+        }
     }
 
     #[test]

@@ -171,6 +171,11 @@ pub struct SentPackets {
 }
 
 impl SentPackets {
+    /// Frees unused memory.
+    pub fn trim(&mut self) {
+        self.packets.shrink_to_fit();
+    }
+
     /// `skip_phase` decides which number is the first to be left out.
     pub fn new(skip_phase: u64) -> Self {
         Self {

@@ -21,7 +21,8 @@ pub struct DatagramAssembly {
     partials: VecDeque<Partial>,
     bytes: usize,
     complete: VecDeque<Bytes>,
-    /// Messages delivered, by number modulo [`REMEMBERED`], among the newest so many.
+    /// Which of the newest [`REMEMBERED`] messages were delivered, by number modulo that; empty
+    /// before the first one.
     delivered: Vec<u64>,
     /// Messages below are known to exist.
     end: u64,
@@ -67,7 +68,7 @@ impl DatagramAssembly {
             partials: VecDeque::new(),
             bytes: 0,
             complete: VecDeque::new(),
-            delivered: vec![u64::MAX; REMEMBERED as usize],
+            delivered: Vec::new(),
             end: 0,
             lost: 0,
         }
@@ -86,13 +87,24 @@ impl DatagramAssembly {
 
     /// Whether this message was delivered, of those that are remembered.
     pub fn has_delivered(&self, id: u64) -> bool {
-        self.delivered[(id % REMEMBERED) as usize] == id
+        let word = self.delivered.get((id % REMEMBERED / 64) as usize);
+        let is_remembered = id < self.end && id.saturating_add(REMEMBERED) >= self.end;
+        is_remembered && word.is_some_and(|word| word >> (id % 64) & 1 == 1)
     }
 
     /// This message was delivered by another connection: it counts as delivered here, too.
     pub fn note_delivered(&mut self, id: u64) {
         self.know(id.saturating_add(1));
-        self.delivered[(id % REMEMBERED) as usize] = id;
+        self.remember(id);
+    }
+
+    fn word(&mut self, id: u64) -> &mut u64 {
+        &mut self.delivered[(id % REMEMBERED / 64) as usize]
+    }
+
+    fn remember(&mut self, id: u64) {
+        self.delivered.resize((REMEMBERED / 64) as usize, 0);
+        *self.word(id) |= 1 << (id % 64);
     }
 
     /// The next complete message.
@@ -112,9 +124,14 @@ impl DatagramAssembly {
         }
         let first = self.end.saturating_sub(REMEMBERED);
         let keep = end.saturating_sub(REMEMBERED);
-        let delivered = &self.delivered;
-        let is_lost = |id: &u64| delivered[(id % REMEMBERED) as usize] != *id;
+        let is_lost = |id: &u64| !self.has_delivered(*id);
         self.lost += (first..keep.min(self.end)).filter(is_lost).count() as u64;
+        // Their places are for the new ones.
+        if end - self.end >= REMEMBERED {
+            self.delivered.fill(0);
+        } else if !self.delivered.is_empty() {
+            (self.end..end).for_each(|id| *self.word(id) &= !(1 << (id % 64)));
+        }
         self.lost += keep.saturating_sub(self.end);
         self.end = end;
         let bytes = &mut self.bytes;
@@ -194,7 +211,7 @@ impl DatagramAssembly {
     }
 
     fn deliver(&mut self, id: u64, message: Bytes) {
-        self.delivered[(id % REMEMBERED) as usize] = id;
+        self.remember(id);
         self.complete.push_back(message);
     }
 }
@@ -318,6 +335,24 @@ mod tests {
         assert!((0..3).all(|id| assembly.has_delivered(id)) && !assembly.has_delivered(3));
         assembly.finish(3);
         assert_eq!(assembly.lost(), 0);
+    }
+
+    #[test]
+    fn the_oldest_unfinished_message_makes_room() {
+        let cost = 2 + PARTIAL_OVERHEAD;
+        for (limit, budget) in [(MAX_PARTIALS, 1 << 30), (10, 10 * cost)] {
+            for beyond in [0, 1] {
+                let mut assembly = DatagramAssembly::new(1_000, budget);
+                for id in 0..(limit + beyond) as u64 {
+                    assembly.insert(id, 2, 0, b"a").unwrap();
+                }
+                assert_eq!((assembly.partials.len(), assembly.bytes), (limit, limit * cost));
+                assembly.insert(0, 2, 1, b"b").unwrap();
+                assert_eq!(assembly.pop().is_some(), beyond == 0, "the first one");
+                assembly.insert(1, 2, 1, b"b").unwrap();
+                assert_eq!(assembly.pop().is_some(), beyond == 0, "the one that it pushed out");
+            }
+        }
     }
 
     #[test]

@@ -19,6 +19,11 @@ impl Inbox {
         self.bytes
     }
 
+    /// Frees unused memory.
+    pub fn trim(&mut self) {
+        self.messages.shrink_to_fit();
+    }
+
     /// Whether there is nothing to take.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()

@@ -261,7 +261,11 @@ fn what_cannot_be_done_is_refused_at_once() {
     let start = |change: &dyn Fn(&mut TransportConfig), security| {
         let mut config = server(&identity, true);
         change(Arc::make_mut(&mut config.transport));
-        Endpoint::new(EndpointConfig { security, server: Some(config) }, [6; 32]).is_ok()
+        Endpoint::new(
+            EndpointConfig { security, server: Some(config), ..EndpointConfig::default() },
+            [6; 32],
+        )
+        .is_ok()
     };
     assert!(start(&|_| {}, Security::Tls));
     assert!(

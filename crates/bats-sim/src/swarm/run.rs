@@ -155,7 +155,8 @@ fn endpoints(plan: &Plan) -> [Endpoint; 2] {
     [None, Some(server)].map(|server| {
         let mut octets = [u8::from(server.is_some()); 32];
         octets[..8].copy_from_slice(&plan.seed.to_le_bytes());
-        let config = EndpointConfig { security: Security::DangerousPlain, server };
+        let security = Security::DangerousPlain;
+        let config = EndpointConfig { security, server, ..EndpointConfig::default() };
         Endpoint::new(config, octets).expect("the stand-in needs no certificate")
     })
 }

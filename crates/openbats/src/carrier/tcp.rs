@@ -18,6 +18,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::kernel::Kernel;
 use super::lost;
 use crate::driver::{Interest, Poller, bind_device, canonical};
+use crate::log_limit::LogLimit;
 
 /// Octets read at a time.
 const READ: usize = 64 << 10;
@@ -227,6 +228,8 @@ pub(crate) struct Tcp {
     kernel: Option<Kernel>,
     handshakes_started: u64,
     refused: u64,
+    /// Of connections that cannot be taken.
+    log: LogLimit,
 }
 
 impl Tcp {
@@ -254,6 +257,7 @@ impl Tcp {
             kernel: None,
             handshakes_started: 0,
             refused: 0,
+            log: LogLimit::default(),
         };
         tcp.listen(true)?;
         Ok(tcp)
@@ -424,7 +428,9 @@ impl Tcp {
                     continue;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept over TCP");
+                    if let Some(others) = self.log.allow(now) {
+                        tracing::warn!(%error, others, "cannot accept over TCP");
+                    }
                     self.rests_until = Some(now + AFTER_ERROR);
                     return;
                 }
@@ -443,7 +449,9 @@ impl Tcp {
             let secured = match secured {
                 Ok(secured) => secured,
                 Err(error) => {
-                    tracing::debug!(error, "a TCP connection is not accepted");
+                    if let Some(others) = self.log.allow(now) {
+                        tracing::debug!(error, others, "a TCP connection is not accepted");
+                    }
                     continue;
                 }
             };
@@ -462,8 +470,10 @@ impl Tcp {
                 is_broken: false,
                 armed: None,
             };
-            if let Err(error) = self.insert(connection) {
-                tracing::warn!(%error, "a TCP connection cannot be heard");
+            if let Err(error) = self.insert(connection)
+                && let Some(others) = self.log.allow(now)
+            {
+                tracing::warn!(%error, others, "a TCP connection cannot be heard");
             }
         }
     }

@@ -10,7 +10,9 @@ use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 
+use crate::clock::Clock;
 use crate::driver::{Alarm, Poller};
+use crate::log_limit::LogLimit;
 
 /// Datagrams, or trains of datagrams joined by GRO, of one call.
 const RECEIVE_BATCH: usize = 16;
@@ -101,8 +103,12 @@ impl Socket {
                 Err((sent, error)) => {
                     // A datagram that the system refuses (too large for the interface, no route
                     // for the moment) is lost like one that the network drops.
-                    tracing::debug!(%error, remote = %transmit.remote, "datagram not sent");
-                    bursts.consume((sent + transmit.segment_size).min(octets.len()));
+                    let consumed = (sent + transmit.segment_size).min(octets.len());
+                    if let Some(others) = bursts.log.allow(bursts.clock.now()) {
+                        let remote = transmit.remote;
+                        tracing::debug!(%error, %remote, others, "datagram not sent");
+                    }
+                    bursts.consume(consumed);
                     bursts.pop_if_empty();
                 }
             }
@@ -287,12 +293,15 @@ pub(crate) struct Bursts {
     first: usize,
     consumed: usize,
     free: usize,
+    clock: Clock,
+    log: LogLimit,
 }
 
 impl Bursts {
     pub(crate) fn new() -> Self {
         let buffers = (0..MAX_BURSTS).map(|_| (Vec::with_capacity(BURST_BYTES), None)).collect();
-        Self { buffers, first: 0, consumed: 0, free: 0 }
+        let (clock, log) = (Clock::new(), LogLimit::default());
+        Self { buffers, first: 0, consumed: 0, free: 0, clock, log }
     }
 
     /// The buffer for the next burst, unless all are full.

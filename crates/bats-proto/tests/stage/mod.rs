@@ -1,0 +1,170 @@
+//! A server and one client that lies, in virtual time: the stand-in for TLS lets a test seal
+//! whatever it likes.
+
+// Each of the tests that share this needs a part of it.
+#![allow(dead_code, reason = "shared by several tests")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_proto::config::Security;
+use bats_proto::fuzzing::LyingClient;
+use bats_proto::wire::frame::{self, AckHeader, Frame};
+use bats_proto::wire::parameters::TransportParameters;
+use bats_proto::wire::short_header::{PacketKind, ShortHeader};
+use bats_proto::wire::varint::Writer;
+use bats_proto::{
+    CloseReason, CongestionAlgorithm, ConnectionHandle, ConnectionStats, Endpoint, EndpointConfig,
+    Event, Identity, Input, Output, Received, ServerConfig, Timestamp, TransportConfig,
+};
+use bytes::Bytes;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+
+/// A server and a client that says what the test wants; datagrams take no time.
+pub(crate) struct Stage {
+    pub(crate) now: Timestamp,
+    pub(crate) server: Endpoint,
+    pub(crate) liar: LyingClient,
+    pub(crate) handle: Option<ConnectionHandle>,
+    /// Datagrams that the server sent since the test last looked.
+    pub(crate) heard: Vec<Vec<u8>>,
+    pub(crate) closed: Option<CloseReason>,
+}
+
+pub(crate) fn transport() -> TransportConfig {
+    TransportConfig { congestion: CongestionAlgorithm::None, ..TransportConfig::default() }
+}
+
+pub(crate) fn server(
+    transport: TransportConfig,
+    retry_threshold: usize,
+    max_connections: usize,
+) -> Endpoint {
+    let identity = Identity { certificate_chain: Vec::new(), private_key: Vec::new() };
+    let transport = Arc::new(transport);
+    let server = ServerConfig { identity, transport, retry_threshold, max_connections };
+    let security = Security::DangerousPlain;
+    let config = EndpointConfig { security, server: Some(server), ..EndpointConfig::default() };
+    Endpoint::new(config, [2; 32]).unwrap()
+}
+
+impl Stage {
+    /// After an honest handshake.
+    pub(crate) fn established(transport: TransportConfig) -> Self {
+        Self::with_credit(transport, 1 << 20)
+    }
+
+    /// After a handshake in which the client promised to take so many symbols.
+    pub(crate) fn with_credit(transport: TransportConfig, initial_credit: u64) -> Self {
+        let mode = transport.mode as u8;
+        let mut stage = Self {
+            now: Timestamp::from_millis(1_000),
+            server: server(transport, 1_000, 10),
+            liar: LyingClient::new(1),
+            handle: None,
+            heard: Vec::new(),
+            closed: None,
+        };
+        let parameters = TransportParameters {
+            initial_credit,
+            connection_id: stage.liar.cid(),
+            mode,
+            ..TransportParameters::default()
+        };
+        let first = stage.liar.first_flight(&parameters.encode(0), &[]);
+        stage.hear(first);
+        stage.pass(MS * 20);
+        let finished = stage.liar.finished().unwrap();
+        stage.hear(finished);
+        assert!(stage.handle.is_some(), "the handshake is done");
+        stage
+    }
+
+    pub(crate) fn address() -> SocketAddr {
+        LyingClient::address(1)
+    }
+
+    /// The server hears a datagram of the liar's.
+    pub(crate) fn hear(&mut self, mut datagram: Vec<u8>) {
+        let remote = Self::address();
+        let received = Received { remote, local_ip: None, ecn: 0, payload: &mut datagram };
+        self.server.handle(self.now, Input::Datagram(received));
+        self.settle();
+    }
+
+    pub(crate) fn settle(&mut self) {
+        let mut buffer = Vec::with_capacity(65_536);
+        loop {
+            match self.server.poll(self.now, &mut buffer) {
+                Output::Transmit(transmit) => {
+                    for datagram in buffer.chunks(transmit.segment_size) {
+                        self.liar.learn(datagram);
+                        self.heard.push(datagram.to_vec());
+                    }
+                }
+                Output::Event(handle, Event::Accepted) => self.handle = Some(handle),
+                Output::Event(_, Event::Closed(reason)) => self.closed = Some(reason),
+                Output::Event(..) => {}
+                Output::Timeout(_) => break,
+            }
+        }
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += MS;
+            self.server.handle(self.now, Input::Timeout);
+            self.settle();
+        }
+    }
+
+    /// The liar says something.
+    pub(crate) fn say(
+        &mut self,
+        kind: PacketKind,
+        write: impl FnOnce(&mut Writer<'_>) -> Option<()>,
+    ) {
+        let mut payload = [0; 1_440];
+        let mut writer = Writer::new(&mut payload);
+        write(&mut writer).unwrap();
+        let len = writer.written();
+        let datagram = self.liar.packet(kind, &payload[..len]).unwrap();
+        self.hear(datagram);
+    }
+
+    pub(crate) fn say_frame(&mut self, frame: &Frame<'_>) {
+        self.say(PacketKind::Control, |writer| frame::encode(writer, frame));
+    }
+
+    pub(crate) fn say_ack(&mut self, received_at: Timestamp, ranges: &[(u64, u64)]) {
+        let header =
+            AckHeader { largest: ranges[0].1, delay: Duration::ZERO, received_at, ce_count: 0 };
+        self.say(PacketKind::Control, |writer| frame::encode_ack(writer, &header, ranges));
+    }
+
+    pub(crate) fn send(&mut self, octets: usize) {
+        let message = Bytes::from(vec![7; octets]);
+        self.server.send(self.now, self.handle.unwrap(), message).unwrap();
+        self.settle();
+    }
+
+    pub(crate) fn stats(&self) -> ConnectionStats {
+        self.server.stats(self.now, self.handle.unwrap()).unwrap()
+    }
+
+    /// Packet numbers and kinds of the data packets heard since the last look.
+    pub(crate) fn packets(&mut self) -> Vec<(u64, PacketKind)> {
+        let headers = self.heard.drain(..).filter_map(|datagram| ShortHeader::decode(&datagram));
+        headers.map(|header| (u64::from(header.packet_number), header.kind)).collect()
+    }
+
+    pub(crate) fn misbehaved(&self) -> &str {
+        match &self.closed {
+            Some(CloseReason::PeerMisbehaved(rule)) => rule,
+            other => panic!("not closed for a lie: {other:?}"),
+        }
+    }
+}
