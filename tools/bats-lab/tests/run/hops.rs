@@ -19,7 +19,7 @@ fn three_hops_with_relays_reach_the_bound_of_one() {
 tests:
   hops:
     topology: { topology_type: linear, nodes: 4, link: { rate: 20M, delay: 10ms, loss: 10% } }
-    target_protocols: [brtp, brtp-forward, brtp-direct, brctp]
+    target_protocols: [brtp, brtp-forward, brtp-direct, brctp, btp]
     test_tools:
       iperf: { interval: 0.5, interval_num: 16 }
       rtt: { interval: 0.01, packet_count: 200, packet_size: 512 }
@@ -35,7 +35,12 @@ tests:
     assert!(near(of("brtp", "forwarding_bound_mbps"), full * 0.729));
     // The one thing that only repair on the way can do.
     assert!(of("brtp", "steady_mbps") > of("brtp", "forwarding_bound_mbps"));
-    for protocol in ["brtp-forward", "brtp-direct", "brctp"] {
+    for (protocol, least) in [("brctp", 0.75), ("btp", 0.6)] {
+        assert!(near(of(protocol, "bound_mbps"), full * 0.9), "{protocol}");
+        let share = of(protocol, "efficiency");
+        assert!((least..=1.0).contains(&share), "{protocol}: {share}");
+    }
+    for protocol in ["brtp-forward", "brtp-direct"] {
         assert!(near(of(protocol, "bound_mbps"), full * 0.729), "{protocol}");
         let share = of(protocol, "efficiency");
         assert!((0.75..=1.0).contains(&share), "{protocol}: {share}");
@@ -43,9 +48,9 @@ tests:
     let has_relays = |protocol: &str| {
         measurement(&result, protocol, "iperf")["figures"]["relay_kib"].as_f64().is_some()
     };
-    assert!(has_relays("brtp") && has_relays("brtp-forward"));
-    assert!(!has_relays("brtp-direct") && !has_relays("brctp"));
-    for protocol in ["brtp", "brtp-forward", "brtp-direct", "brctp"] {
+    assert!(["brtp", "brtp-forward", "brctp", "btp"].into_iter().all(has_relays));
+    assert!(!has_relays("brtp-direct"));
+    for protocol in ["brtp", "brtp-forward", "brtp-direct", "brctp", "btp"] {
         let time = figure(&result, protocol, "rtt", "rtt_p50_ms");
         assert!((60.0..90.0).contains(&time), "{protocol}: {time}");
     }

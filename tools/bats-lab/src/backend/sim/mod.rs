@@ -40,13 +40,13 @@ const CAPTURED: u64 = 100_000;
 /// forward packets as routers do.
 pub(crate) fn recoding(protocol: &Protocol, hops: usize) -> Option<bool> {
     let ProtocolKind::Bats { mode, relays } = &protocol.kind else { return None };
-    let carried = || matches!(mode_of(mode), Some(Mode::Btp | Mode::Brtp)).then_some(true);
+    let coded = || mode_of(mode).filter(|&mode| mode != Mode::Transparent).map(|_| true);
     let recoding = match relays {
         Some(Relays::Recode) => Some(true),
         Some(Relays::Forward) => Some(false),
         Some(Relays::None) => None,
-        // The others have nothing to recode.
-        None => carried(),
+        // What is not coded cannot be recoded.
+        None => coded(),
     };
     recoding.filter(|_| hops > 1)
 }
@@ -84,9 +84,6 @@ pub(crate) fn obstacle(
     };
     let path = network.path(tool.client, tool.server).unwrap_or_default();
     let is_relayed = recoding(protocol, path.len());
-    if is_relayed.is_some() && of_protocol == Mode::Brctp {
-        return Some("BRCTP does not cross relays: say `relays: none`".to_owned());
-    }
     match &tool.kind {
         ToolKind::Throughput { bitrate, args, packet_type, .. } => {
             if !args.is_empty() {
@@ -102,12 +99,6 @@ pub(crate) fn obstacle(
                 if !fits {
                     return Some("the simulator has flows of this project's modes between the tool's nodes only, with the same `relays`".to_owned());
                 }
-            }
-            // Nobody holds it back there, and what relays cannot carry goes to waste.
-            if of_protocol == Mode::Btp && is_relayed.is_some() && *bitrate <= 0.0 {
-                return Some(
-                    "BTP across relays has no limit of its own: it needs `bitrate`".to_owned(),
-                );
             }
             let has_rate = path.iter().any(|&(index, forward)| {
                 let link = network.links.get(index);

@@ -53,11 +53,8 @@ pub(super) struct World {
     sessions: BTreeSet<(End, ConnectionHandle)>,
 }
 
-fn transport(has_relays: bool) -> TransportConfig {
-    let mut modes = vec![Mode::Btp, Mode::Brtp, Mode::Transparent];
-    if !has_relays {
-        modes.push(Mode::Brctp);
-    }
+fn transport() -> TransportConfig {
+    let modes = vec![Mode::Btp, Mode::Brtp, Mode::Brctp, Mode::Transparent];
     TransportConfig { also_accepted: modes, ..TransportConfig::default() }
 }
 
@@ -67,7 +64,7 @@ impl World {
     /// # Errors
     /// Where the links do not come up.
     pub(super) fn new(between: &Between, capture: Option<Capture>) -> Result<Self> {
-        let transport = transport(between.has_relays());
+        let transport = transport();
         let [forth, back] = [0, 1].map(|way| -> Vec<LinkConfig> {
             between.links.iter().map(|link| link[way].clone()).collect()
         });
@@ -158,9 +155,6 @@ impl World {
                 let client = network.endpoint(Host::Client);
                 let handle = client.connect(now, to, "server", config);
                 handle.map_err(|error| anyhow::anyhow!("{error}"))?
-            }
-            Net::Line(_) if mode == Mode::Brctp => {
-                bail!("BRCTP does not cross relays: say `relays: none`")
             }
             Net::Line(line) => line.connect_ends_as(mode),
         };
