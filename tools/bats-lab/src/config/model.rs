@@ -358,8 +358,8 @@ pub(crate) struct ProtocolSpec {
     /// What passes a client and a server goes to the server only.
     #[serde(default)]
     pub(crate) one_way: bool,
-    /// Of this project's protocols: what hosts on a way of several links do. `recode` for btp and
-    /// brtp if not said, in the simulator; elsewhere hosts forward packets.
+    /// Of this project's protocols: what hosts on a way of several links do. `recode` for btp,
+    /// brtp and brctp if not said, in the simulator; elsewhere hosts forward packets.
     pub(crate) relays: Option<Relays>,
     /// Client and server of a protocol that has two programs.
     #[serde(default)]

@@ -438,7 +438,7 @@ fn on_the_way(case: &Case, backend: BackendName) -> Option<String> {
         return None;
     }
     Some(if backend == BackendName::Sim {
-        "hosts on the way are relays for btp and brtp unless a protocol's `relays` says otherwise: where they recode, the bound is that of the worst hop, else what is left after all hops"
+        "hosts on the way are relays for btp, brtp and brctp unless a protocol's `relays` says otherwise: where they recode, the bound is that of the worst hop, else what is left after all hops"
             .to_owned()
     } else {
         "hosts on the way forward packets: what stands here is from end to end, and the bound is what is left after all hops; relays that recode are in the backend sim"

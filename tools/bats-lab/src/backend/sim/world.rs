@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bats_netem::LinkConfig;
 use bats_proto::relay::{RelayConfig, RelayStats};
 use bats_proto::{
@@ -141,7 +141,7 @@ impl World {
     /// The client begins a connection.
     ///
     /// # Errors
-    /// Where the mode is not for what lies between the ends.
+    /// Where its settings are not for this endpoint.
     pub(super) fn connect(&mut self, mode: Mode) -> Result<ConnectionHandle> {
         let handle = match &mut self.net {
             Net::Chain(network) => {
