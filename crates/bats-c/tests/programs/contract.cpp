@@ -751,15 +751,28 @@ static void SignalsAreToldOnAnOrdinaryThread() {
   }
 #if !defined(__SANITIZE_THREAD__)  // which keeps signals back in a child of fork
   // Without a context, the signal does what it always does: a child shows it.
-  const pid_t child = fork();
-  if (child == 0) {
-    raise(SIGTERM);
-    _exit(0);
-  }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0) {
-  }
-  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  const auto ends_a_child = [] {
+    const pid_t child = fork();
+    if (child == 0) {
+      raise(SIGTERM);
+      _exit(0);
+    }
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0) {
+    }
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM;
+  };
+  CHECK(ends_a_child());
+  // So it does when the context listens no more.
+  IOContext context;
+  std::atomic<int> told{0};
+  context.SetSignalCallback([&](int) { ++told; });
+  CHECK(kill(getpid(), SIGTERM) == 0);
+  CHECK(Eventually([&] { return told == 1; }));
+  context.SetSignalCallback(nullptr);
+  CHECK(ends_a_child());
+  context.SetSignalCallback(SigCallback());
+  CHECK(ends_a_child() && told == 1);
 #endif
 }
 
