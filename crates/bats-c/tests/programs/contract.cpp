@@ -706,6 +706,29 @@ static void FilesArriveAsMessages() {
       received.insert(received.end(), message.begin(), message.end());
     }
     CHECK(received == content);
+    // Files without octets come to the same events, and to no message.
+    std::ofstream(name, std::ios::binary | std::ios::trunc).close();
+    Pair fresh(mode);
+    const auto first = fresh.near.Connection();
+    const auto await_acked = [&](int count) {
+      return fresh.near.Await(E::BATS_CONNECTION_ALL_DATA_ACKED, count);
+    };
+    CHECK(first->SendFile(name));
+    CHECK(await_acked(1));
+    const int told = fresh.near.Place(E::BATS_CONNECTION_SEND_COMPLETE);
+    CHECK(told >= 0 && told < fresh.near.Place(E::BATS_CONNECTION_ALL_DATA_ACKED));
+    CHECK(fresh.far.MessageCount() == 0);
+    if (mode == 1) {
+      // After a message of which everything has been told: three times, as of the file before.
+      CHECK(await_acked(3));
+      CHECK(Send(first, Content(1000, 1)));
+      CHECK(await_acked(6));
+      const int completes = fresh.near.Count(E::BATS_CONNECTION_SEND_COMPLETE);
+      CHECK(first->SendFile(name));
+      CHECK(await_acked(7));
+      CHECK(fresh.near.Count(E::BATS_CONNECTION_SEND_COMPLETE) == completes + 1);
+      CHECK(fresh.far.MessageCount() == 1);
+    }
     std::remove(name.c_str());
   }
 }
