@@ -817,6 +817,98 @@ static void TheLogGoesWhereItIsTold() {
   rmdir(directory.c_str());
 }
 
+// The lines of level WARN that a call writes.
+static std::vector<std::string> Warnings(IOContext& context, const std::function<void()>& call) {
+  const std::string name = "/tmp/openbats-warnings-" + std::to_string(getpid());
+  std::remove(name.c_str());
+  context.SetBATSLogLevel(BATSLogLevel::LOG_WARN);
+  context.SetBATSLogFilePath(name);
+  call();
+  std::ifstream file(name);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (line.find(" WARN ") != std::string::npos) lines.push_back(line);
+  }
+  CHECK(file.eof());
+  std::remove(name.c_str());
+  return lines;
+}
+
+static void WhatIsAskedForAndNotDoneIsInTheLog() {
+  IOContext context;
+  BlackHole hole;
+  const auto count = [](const std::vector<std::string>& lines, const std::string& part) {
+    const auto has = [&](const std::string& line) { return line.find(part) != std::string::npos; };
+    return std::count_if(lines.begin(), lines.end(), has);
+  };
+  const auto none = [&](const std::vector<std::string>& lines, const std::string& part) {
+    return count(lines, part) == 0;
+  };
+  const auto one = [&](const std::vector<std::string>& lines, const std::string& part) {
+    if (count(lines, part) != 1) {
+      std::fprintf(stderr, "'%s' is not once in:\n", part.c_str());
+      for (const auto& line : lines) std::fprintf(stderr, "%s\n", line.c_str());
+      return false;
+    }
+    return true;
+  };
+  const auto connecting = [&](const BatsConfiguration& config) {
+    return Warnings(context, [&] {
+      Recorder near;
+      BatsProtocol client(context, config);
+      client.StartConnect("127.0.0.1", hole.Port(), near.Callback(), nullptr);
+    });
+  };
+  const std::string asked = " was asked for", encrypted = "encrypted";
+  struct Case {
+    int mode;
+    CongestionControl congestion;
+    const char* said;  // nullptr: nothing
+  };
+  const Case cases[] = {
+      {0, CongestionControl::GCC, nullptr},
+      {1, CongestionControl::None, nullptr},
+      {1, CongestionControl::BBRv2, "one BBR only for congestion control"},
+      {2, CongestionControl::BBRv3, "one BBR only for congestion control"},
+      {3, CongestionControl::BBR, "has no congestion control: Bbr was asked for"},
+      {10, CongestionControl::GCC, "the kernel's TCP: Gcc was asked for"},
+      {11, CongestionControl::BBR, "has no congestion control: Bbr was asked for"},
+      {12, CongestionControl::None, "takes CUBIC: None was asked for"},
+      {12, CongestionControl::BBR, nullptr},
+  };
+  for (const auto& known : cases) {
+    auto config = Config(known.mode);
+    CHECK(none(connecting(config), asked));
+    config.SetCC(known.congestion);
+    const auto lines = connecting(config);
+    CHECK(known.said == nullptr ? none(lines, asked) : one(lines, known.said));
+    CHECK(none(lines, encrypted));
+    config.EnableEncryption(false);
+    const auto off = connecting(config);
+    CHECK(known.mode == 11 ? none(off, encrypted) : one(off, "is always encrypted"));
+    config.EnableEncryption(true);
+    const auto on = connecting(config);
+    CHECK(known.mode == 11 ? one(on, "is never encrypted") : none(on, encrypted));
+  }
+  // Numbers that nobody knows; those of the two interfaces differ.
+  BatsConfiguration config;
+  for (int number : {2, 6, 7, 255}) {
+    const auto lines =
+        Warnings(context, [&] { config.SetCC(static_cast<CongestionControl>(number)); });
+    CHECK(one(lines, "there is no congestion control " + std::to_string(number) + ": using BBR"));
+  }
+  const auto in_c = config.GetImpl().handle;
+  CHECK(one(Warnings(context, [&] { bats_config_set_cc(in_c, bats_congestion_control_t(5)); }),
+            "there is no congestion control 5: using BBR"));
+  CHECK(one(Warnings(context, [&] { config.SetFrameType(static_cast<FrameType>(9)); }),
+            "there is no frame type 9"));
+  CHECK(Warnings(context, [&] {
+          config.SetCC(CongestionControl::GCC);
+          config.SetFrameType(FrameType::BATS_HEADER_MIN);
+        }).empty());
+  context.SetBATSLogFilePath("/dev/stderr");
+}
+
 static void EveryOptionIsAccepted() {
   IOContext context;
   Recorder far;
@@ -990,6 +1082,7 @@ static const Test kTests[] = {
     TEST(NothingIsSentBeforeTheConnectionStands),
     TEST(SignalsAreToldOnAnOrdinaryThread),
     TEST(TheLogGoesWhereItIsTold),
+    TEST(WhatIsAskedForAndNotDoneIsInTheLog),
     TEST(EveryOptionIsAccepted),
     TEST(APinnedServerIsBelievedAndAnotherIsNot),
     TEST(StatisticsCount),
