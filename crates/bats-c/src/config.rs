@@ -18,6 +18,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 const LEAST_MILLISECONDS: i32 = 100;
 /// For links that are faster than discs.
 const COMPRESSION_LEVEL: i32 = 1;
+const TRANSPARENT: i32 = 3;
+const TCP: i32 = 10;
 const UDP: i32 = 11;
 const QUIC: i32 = 12;
 
@@ -54,7 +56,8 @@ pub(crate) enum Believed {
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) mode: i32,
-    pub(crate) congestion: Congestion,
+    /// `None` until the program chooses.
+    pub(crate) congestion: Option<Congestion>,
     pub(crate) timeout: Duration,
     pub(crate) local_addr: String,
     pub(crate) local_port: i32,
@@ -64,6 +67,8 @@ pub(crate) struct Config {
     pub(crate) key_file: String,
     pub(crate) compression: bool,
     pub(crate) encryption: bool,
+    /// Encryption was asked for, and is not only the default.
+    pub(crate) encryption_wanted: bool,
     /// Mode 12: messages as datagrams.
     pub(crate) quic_datagrams: bool,
     /// Modes without repetition: what a message is worth something for.
@@ -76,7 +81,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             mode: 0,
-            congestion: Congestion::Bbr,
+            congestion: None,
             timeout: DEFAULT_TIMEOUT,
             local_addr: String::new(),
             local_port: 0,
@@ -86,6 +91,7 @@ impl Default for Config {
             key_file: String::new(),
             compression: false,
             encryption: true,
+            encryption_wanted: false,
             quic_datagrams: false,
             deadline: None,
             frame_type: 0,
@@ -119,7 +125,7 @@ impl fmt::Display for Config {
             self.remote_addr,
             self.remote_port,
             self.timeout.as_millis(),
-            self.congestion,
+            self.congestion(),
         )?;
         write!(
             f,
@@ -175,35 +181,63 @@ impl Config {
         }
     }
 
+    fn congestion(&self) -> Congestion {
+        self.congestion.unwrap_or(Congestion::Bbr)
+    }
+
     /// Says what was asked for and does not happen.
     pub(crate) fn warn_of_fallbacks(&self) {
-        if matches!(self.congestion, Congestion::Bbrv2 | Congestion::Bbrv3) {
-            tracing::warn!("there is one BBR only, and {:?} is that", self.congestion);
+        for warning in self.fallbacks() {
+            tracing::warn!("{warning}");
         }
-        if self.mode == 12 && matches!(self.congestion, Congestion::None | Congestion::Gcc) {
-            tracing::warn!("mode 12 (QUIC) has BBR and CUBIC: CUBIC it is");
-        }
+    }
+
+    /// What was asked for and does not happen, a line for each.
+    fn fallbacks(&self) -> Vec<String> {
+        let mode = format!("mode {} ({})", self.mode, mode_name(self.mode));
+        let congestion = self.congestion.and_then(|asked| self.congestion_fallback(asked));
+        let mut lines: Vec<_> =
+            congestion.map(|line| format!("{mode} {line}")).into_iter().collect();
         if self.compression && self.mode == UDP {
-            tracing::warn!(
-                "mode 11 has no handshake to agree on compression by: messages go as they are"
-            );
+            lines.push(format!(
+                "{mode} has no handshake to agree on compression by: messages go as they are"
+            ));
         }
         if self.quic_datagrams && self.mode != QUIC {
-            tracing::warn!(
-                "datagrams are an option of mode 12 (QUIC): mode {} has none",
-                self.mode
-            );
+            lines.push(format!("datagrams are an option of mode 12 (QUIC): {mode} has none"));
         }
-        if !self.encryption {
-            tracing::info!("encryption stays on: there is no unencrypted mode");
+        if !self.encryption && self.mode != UDP {
+            lines.push(format!("{mode} is always encrypted: only mode 11 (UDP) is not"));
         }
+        if self.encryption_wanted && self.mode == UDP {
+            lines.push(format!("{mode} is never encrypted: all other modes are"));
+        }
+        lines
+    }
+
+    /// What becomes of a congestion control that the mode does not have.
+    fn congestion_fallback(&self, asked: Congestion) -> Option<String> {
+        let has = match self.mode {
+            TRANSPARENT | UDP => "has no congestion control",
+            TCP => "has the congestion control of the kernel's TCP",
+            QUIC if matches!(asked, Congestion::None | Congestion::Gcc) => {
+                "has BBR and CUBIC for congestion control, and takes CUBIC"
+            }
+            _ if matches!(asked, Congestion::Bbrv2 | Congestion::Bbrv3) => {
+                "has one BBR only for congestion control, and takes that"
+            }
+            _ => return None,
+        };
+        Some(format!("{has}: {asked:?} was asked for"))
     }
 
     fn transport(&self) -> TransportConfig {
         let default = TransportConfig::default();
         TransportConfig {
-            congestion: match self.congestion {
-                Congestion::None | Congestion::Gcc if self.mode == 12 => CongestionAlgorithm::Cubic,
+            congestion: match self.congestion() {
+                Congestion::None | Congestion::Gcc if self.mode == QUIC => {
+                    CongestionAlgorithm::Cubic
+                }
                 Congestion::None => CongestionAlgorithm::None,
                 Congestion::Gcc => CongestionAlgorithm::Gcc,
                 Congestion::Bbr | Congestion::Bbrv2 | Congestion::Bbrv3 => CongestionAlgorithm::Bbr,
@@ -342,6 +376,40 @@ mod tests {
             let config = Config { mode: number, ..Config::default() };
             assert_eq!(config.carrier().unwrap(), Carrier::Bats(mode));
             assert_eq!(config.transport().mode, mode);
+        }
+    }
+
+    #[test]
+    fn what_a_mode_does_not_have_is_said_if_it_was_asked_for() {
+        for mode in [0, 1, 2, 3, 10, 11, 12] {
+            let config = Config { mode, ..Config::default() };
+            assert_eq!(config.fallbacks(), [""; 0]);
+            let said = |asked| {
+                let lines = Config { congestion: Some(asked), ..config.clone() }.fallbacks();
+                assert!(lines.len() <= 1, "{lines:?}");
+                lines.first().cloned().unwrap_or_default()
+            };
+            for (asked, by_coded, by_quic) in [
+                (Congestion::Bbr, "", ""),
+                (Congestion::Bbrv2, "one BBR", "one BBR"),
+                (Congestion::Bbrv3, "one BBR", "one BBR"),
+                (Congestion::Gcc, "", "CUBIC"),
+                (Congestion::None, "", "CUBIC"),
+            ] {
+                let expected = match mode {
+                    3 | 11 => "no congestion control",
+                    10 => "kernel",
+                    12 => by_quic,
+                    _ => by_coded,
+                };
+                let line = said(asked);
+                assert!(line.contains(expected), "{mode} {asked:?}: '{line}'");
+                assert_eq!(line.is_empty(), expected.is_empty(), "{mode} {asked:?}: '{line}'");
+            }
+            let off = Config { encryption: false, ..config.clone() }.fallbacks();
+            assert_eq!(off.len(), usize::from(mode != 11), "{off:?}");
+            let on = Config { encryption_wanted: true, ..config }.fallbacks();
+            assert_eq!(on.len(), usize::from(mode == 11), "{on:?}");
         }
     }
 

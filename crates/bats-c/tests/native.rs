@@ -149,21 +149,21 @@ fn every_header_compiles_alone_with_every_compiler() {
 #[test]
 fn the_contract_holds() {
     let program = build("g++", "tests/programs/contract.cpp", "contract", &[]);
-    assert!(run_program(&program, &[]).contains("36 contract tests passed"));
+    assert!(run_program(&program, &[]).contains("37 contract tests passed"));
 }
 
 #[test]
 fn the_contract_holds_under_address_sanitizer() {
     let sanitizer = "-fsanitize=address,undefined";
     let program = build("g++", "tests/programs/contract.cpp", "contract-asan", &[sanitizer]);
-    assert!(run_program(&program, &[]).contains("36 contract tests passed"));
+    assert!(run_program(&program, &[]).contains("37 contract tests passed"));
 }
 
 #[test]
 fn the_contract_holds_under_thread_sanitizer() {
     let program =
         build("g++", "tests/programs/contract.cpp", "contract-tsan", &["-fsanitize=thread"]);
-    assert!(run_program(&program, &[]).contains("36 contract tests passed"));
+    assert!(run_program(&program, &[]).contains("37 contract tests passed"));
 }
 
 #[test]
@@ -463,6 +463,14 @@ fn debian_packages_hold_what_a_program_needs() {
         let field = run(Command::new("dpkg-deb").arg("-f").arg(package).arg("Package"));
         assert_eq!(text(&field).trim(), name);
         run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&root));
+        let papers = root.join("usr/share/doc").join(name);
+        let copyright = std::fs::read_to_string(papers.join("copyright")).unwrap();
+        for part in ["License: MIT or Apache-2.0", "Permission is hereby granted", "Apache-2.0\n"] {
+            assert!(copyright.contains(part), "{name}: no '{part}' in:\n{copyright}");
+        }
+        assert!(!copyright.contains("\n\n\n") && !copyright.contains("\nTHE SOFTWARE"));
+        let notice = std::fs::read_to_string(papers.join("NOTICE")).unwrap();
+        assert_eq!(notice, std::fs::read_to_string(here().join("../../NOTICE")).unwrap());
     }
     // As installed, but below a directory of its own.
     let library = std::fs::read_dir(root.join("usr/lib")).unwrap().next().unwrap().unwrap().path();

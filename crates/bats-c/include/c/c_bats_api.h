@@ -2,7 +2,8 @@
  * openbats.h.
  *
  * Callbacks run on the thread of their context, one at a time. A call that fails at once calls
- * the callback on the caller's thread and returns the reason, too. Do not block in callbacks.
+ * the callback on the caller's thread and returns the reason, too. Do not block in callbacks. No
+ * exception of C++ may leave a callback: that ends the program.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #ifndef OPENBATS_C_BATS_API_H
@@ -36,14 +37,17 @@ void bats_config_set_cc(bats_config_handle_t config, bats_congestion_control_t c
 /* PEM files. A server without usable ones shows a certificate made for the process. */
 void bats_config_cert_file(bats_config_handle_t config, const char* cert_file);
 void bats_config_key_file(bats_config_handle_t config, const char* key_file);
-/* Not available: falls back to none, with a warning in the log. */
+/* Zstandard for each message, off by default. Both ends must want it: otherwise messages go as they
+ * are, with a warning in the log, and openbats_connection_is_compressed tells. Not in mode 11. */
 void bats_config_enable_compression(bats_config_handle_t config, int enable);
 /* Always on, but for mode 11, plain UDP, which has none. */
 void bats_config_enable_encryption(bats_config_handle_t config, int enable);
 void bats_config_set_frame_type(bats_config_handle_t config, bats_frame_type_t frame_type);
 
 /* Objects that make connections and own them. Destroying one closes its connections and frees its
- * ports before it returns; what was sent last gets half a second to arrive. */
+ * ports before it returns; what was sent last gets half a second to arrive. It waits for callbacks
+ * that run on other threads: so two on two contexts must not be destroyed each by a callback of the
+ * other at once, which would wait for ever. */
 bats_protocol_handle_t bats_protocol_create(bats_context_handle_t context,
                                             bats_config_handle_t config);
 void bats_protocol_destroy(bats_protocol_handle_t protocol);
@@ -58,7 +62,9 @@ bats_error_t bats_protocol_stop_listen(bats_protocol_handle_t protocol);
 bats_error_t bats_protocol_stop_connection(bats_protocol_handle_t protocol,
                                            bats_connection_handle_t connection);
 
-/* Connections belong to the library; a handle whose connection has ended is an error. */
+/* Connections belong to the library; a handle whose connection has ended is an error.
+ * One message, copied before this returns. In mode 11 at most 65507 octets; what is longer than the
+ * ideal length goes in fragments. */
 bats_error_t bats_connection_send_data(bats_connection_handle_t connection,
                                        const unsigned char* data, int length);
 /* Reliable modes: the file's octets as messages, then send_complete and all_data_acked. */

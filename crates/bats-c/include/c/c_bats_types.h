@@ -39,8 +39,9 @@ typedef enum {
   bats_transport_transparent = 3  /* neither coded nor repaired nor controlled */
 } bats_transport_mode_t;
 
-/* Congestion control. There is one BBR: BBRv2 and BBRv3 are that, with a warning in the log. The
- * numbers differ from those of the C++ interface. */
+/* Congestion control. There is one BBR: BBRv2 and BBRv3 are that, and so are unknown numbers. Mode
+ * 12 has CUBIC in place of none and gcc; modes 3, 10 and 11 leave nothing to choose. The log warns
+ * of all this. The numbers differ from those of the C++ interface. */
 typedef enum {
   bats_cc_none = 0,
   bats_cc_bbr = 1,

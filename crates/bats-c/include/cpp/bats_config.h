@@ -27,7 +27,8 @@ enum class TransMode : uint8_t {
   TRANSPARENT = 3,  // neither coded nor repaired nor controlled
 };
 
-// There is one BBR: BBRv2 and BBRv3 are that, with a warning in the log.
+// There is one BBR: BBRv2 and BBRv3 are that, and so are unknown numbers. Mode 12 has CUBIC in place
+// of None and GCC; modes 3, 10 and 11 leave nothing to choose. The log warns of all this.
 enum class CongestionControl : uint8_t {
   None = 0,
   BBR = 1,
@@ -210,7 +211,8 @@ class BatsConfiguration {
       case CongestionControl::GCC:
         return bats_cc_gcc;
     }
-    return bats_cc_bbr;
+    // Unknown ones must not become known ones there: 0x100 and above stand for ours.
+    return static_cast<bats_congestion_control_t>(0x100 + static_cast<int>(congestion));
   }
 
   BatsConfigImpl* impl_;

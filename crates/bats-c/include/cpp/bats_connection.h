@@ -17,7 +17,8 @@ class IBatsConnection;
 // Belongs to the library until the connection's end, and to whoever keeps a copy.
 using IBatsConnPtr = std::shared_ptr<IBatsConnection>;
 
-// data is valid during the call only; return true when it is processed or copied.
+// data is valid during the call only; return true when it is processed or copied. An exception that
+// leaves a callback ends the program.
 using ConnectionCallback = std::function<bool(const IBatsConnPtr&, const BatsConnEvent&,
                                               const octet* data, int length, void* context)>;
 using ListenCallback =
@@ -32,7 +33,8 @@ class IBatsConnection {
   virtual void SetConnectionCallback(ConnectionCallback&& callback, void* context) = 0;
 
   // One message, copied before this returns. False when the connection is closed or not yet
-  // established, or the send buffer is full; then BUFFER_FULL and later WRITABLE follow.
+  // established, or the send buffer is full; then BUFFER_FULL and later WRITABLE follow. In mode 11
+  // at most 65507 octets; what is longer than the ideal length goes in fragments.
   virtual bool SendData(const octetVec& data) = 0;
   virtual bool SendData(const octet* data, int length) = 0;
 

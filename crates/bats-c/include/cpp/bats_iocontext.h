@@ -18,6 +18,7 @@ enum class BATSLogLevel : int {
   LOG_ERROR = 4,
 };
 
+// An exception that leaves it ends the program.
 using SigCallback = std::function<void(int sig)>;
 
 namespace openbats {
@@ -60,8 +61,12 @@ class IOContext {
     openbats_context_set_log_path(impl_->handle, path.c_str());
   }
 
-  // SIGINT and SIGTERM, told on an ordinary thread.
+  // SIGINT and SIGTERM, told on an ordinary thread. An empty callback, or nullptr, ends that.
   void SetSignalCallback(SigCallback&& callback) {
+    if (!callback) {
+      bats_context_set_signal_callback(impl_->handle, nullptr);
+      return;
+    }
     openbats_context_set_signal_callback(
         impl_->handle,
         [](int sig, void* user) noexcept { (*static_cast<SigCallback*>(user))(sig); },

@@ -25,7 +25,8 @@ class ProtoImpl {
 using ProtoImplPtr = std::shared_ptr<ProtoImpl>;
 
 // Makes connections and owns them. Its destructor closes them, frees its ports, and waits for a
-// callback that is running; none runs afterwards.
+// callback that is running on another thread; none runs afterwards. So two objects on two contexts
+// must not be destroyed each by a callback of the other at once: both would wait for ever.
 class BatsProtocol {
  public:
   explicit BatsProtocol(IOContext& context)

@@ -138,21 +138,27 @@ pub extern "C" fn bats_config_set_remote_port(config: Handle, port: c_int) {
     });
 }
 
-/// The C interface's numbers, which are not those of C++.
+/// Where the headers for C++ put numbers that they do not know: its numbers are others, and an
+/// unknown one of the one must not become a known one of the other.
+const CPP_NUMBERS: std::ops::Range<c_int> = 0x100..0x200;
+
+/// The C interface's numbers, which are not those of C++. An unknown one is BBR, with a warning.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_set_cc(config: Handle, congestion: c_int) {
     change(config, |config| {
-        config.congestion = match congestion {
+        config.congestion = Some(match congestion {
             0 => Congestion::None,
             1 => Congestion::Bbr,
             2 => Congestion::Bbrv2,
             3 => Congestion::Bbrv3,
             4 => Congestion::Gcc,
             other => {
-                tracing::warn!("there is no congestion control {other}: using BBR");
+                let base = if CPP_NUMBERS.contains(&other) { CPP_NUMBERS.start } else { 0 };
+                let number = i64::from(other) - i64::from(base);
+                tracing::warn!("there is no congestion control {number}: using BBR");
                 Congestion::Bbr
             }
-        };
+        });
         Ok(())
     });
 }
@@ -190,11 +196,12 @@ pub extern "C" fn bats_config_enable_compression(config: Handle, enable: c_int) 
     });
 }
 
-/// Always on but in mode 11, which has none; turning it off is noted in the log.
+/// Always on but in mode 11, which has none; asking for what the mode does not do is warned of.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_enable_encryption(config: Handle, enable: c_int) {
     change(config, |config| {
         config.encryption = enable != 0;
+        config.encryption_wanted = enable != 0;
         Ok(())
     });
 }
@@ -218,7 +225,8 @@ pub extern "C" fn openbats_config_set_deadline(config: Handle, milliseconds: c_i
     })
 }
 
-/// Kept for programs of the original: the mode alone decides what stands on the wire.
+/// Kept for programs of the original: the mode alone decides what stands on the wire. An unknown
+/// type is warned of.
 #[unsafe(no_mangle)]
 pub extern "C" fn bats_config_set_frame_type(config: Handle, frame_type: c_int) {
     change(config, |config| {
@@ -226,7 +234,9 @@ pub extern "C" fn bats_config_set_frame_type(config: Handle, frame_type: c_int) 
         if (0..=3).contains(&frame_type) {
             return Ok(());
         }
-        Err(Failure::invalid(format!("there is no frame type {frame_type}")))
+        let text = format!("there is no frame type {frame_type}");
+        tracing::warn!("{text}; the mode alone decides what stands on the wire");
+        Err(Failure::invalid(text))
     });
 }
 

@@ -50,10 +50,15 @@ impl Session {
                 continue;
             };
             let result = self.send_one(&link, path).await;
+            let is_sent = result.is_ok();
             let mut details = lock(&self.details);
             details.files.pop_front();
             details.file_results.push_back(result);
             drop(details);
+            if is_sent {
+                // Also a file without octets is to be told of as acknowledged.
+                self.dirty.store(true, Ordering::SeqCst);
+            }
             self.wake.notify_one();
         }
     }

@@ -73,7 +73,7 @@ pub(crate) struct Session {
     stop_wanted: AtomicBool,
     /// A message was refused for want of room.
     refused: AtomicBool,
-    /// Messages were sent that nobody waits to see acknowledged yet.
+    /// Messages or files were sent that nobody waits to see acknowledged yet.
     dirty: AtomicBool,
     /// Counts messages sent.
     sent: AtomicU64,

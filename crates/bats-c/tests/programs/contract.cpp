@@ -706,6 +706,29 @@ static void FilesArriveAsMessages() {
       received.insert(received.end(), message.begin(), message.end());
     }
     CHECK(received == content);
+    // Files without octets come to the same events, and to no message.
+    std::ofstream(name, std::ios::binary | std::ios::trunc).close();
+    Pair fresh(mode);
+    const auto first = fresh.near.Connection();
+    const auto await_acked = [&](int count) {
+      return fresh.near.Await(E::BATS_CONNECTION_ALL_DATA_ACKED, count);
+    };
+    CHECK(first->SendFile(name));
+    CHECK(await_acked(1));
+    const int told = fresh.near.Place(E::BATS_CONNECTION_SEND_COMPLETE);
+    CHECK(told >= 0 && told < fresh.near.Place(E::BATS_CONNECTION_ALL_DATA_ACKED));
+    CHECK(fresh.far.MessageCount() == 0);
+    if (mode == 1) {
+      // After a message of which everything has been told: three times, as of the file before.
+      CHECK(await_acked(3));
+      CHECK(Send(first, Content(1000, 1)));
+      CHECK(await_acked(6));
+      const int completes = fresh.near.Count(E::BATS_CONNECTION_SEND_COMPLETE);
+      CHECK(first->SendFile(name));
+      CHECK(await_acked(7));
+      CHECK(fresh.near.Count(E::BATS_CONNECTION_SEND_COMPLETE) == completes + 1);
+      CHECK(fresh.far.MessageCount() == 1);
+    }
     std::remove(name.c_str());
   }
 }
@@ -751,15 +774,28 @@ static void SignalsAreToldOnAnOrdinaryThread() {
   }
 #if !defined(__SANITIZE_THREAD__)  // which keeps signals back in a child of fork
   // Without a context, the signal does what it always does: a child shows it.
-  const pid_t child = fork();
-  if (child == 0) {
-    raise(SIGTERM);
-    _exit(0);
-  }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0) {
-  }
-  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  const auto ends_a_child = [] {
+    const pid_t child = fork();
+    if (child == 0) {
+      raise(SIGTERM);
+      _exit(0);
+    }
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0) {
+    }
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM;
+  };
+  CHECK(ends_a_child());
+  // So it does when the context listens no more.
+  IOContext context;
+  std::atomic<int> told{0};
+  context.SetSignalCallback([&](int) { ++told; });
+  CHECK(kill(getpid(), SIGTERM) == 0);
+  CHECK(Eventually([&] { return told == 1; }));
+  context.SetSignalCallback(nullptr);
+  CHECK(ends_a_child());
+  context.SetSignalCallback(SigCallback());
+  CHECK(ends_a_child() && told == 1);
 #endif
 }
 
@@ -779,6 +815,98 @@ static void TheLogGoesWhereItIsTold() {
   CHECK(text.str().find("listening") != std::string::npos);
   std::remove((directory + "openbats.log").c_str());
   rmdir(directory.c_str());
+}
+
+// The lines of level WARN that a call writes.
+static std::vector<std::string> Warnings(IOContext& context, const std::function<void()>& call) {
+  const std::string name = "/tmp/openbats-warnings-" + std::to_string(getpid());
+  std::remove(name.c_str());
+  context.SetBATSLogLevel(BATSLogLevel::LOG_WARN);
+  context.SetBATSLogFilePath(name);
+  call();
+  std::ifstream file(name);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (line.find(" WARN ") != std::string::npos) lines.push_back(line);
+  }
+  CHECK(file.eof());
+  std::remove(name.c_str());
+  return lines;
+}
+
+static void WhatIsAskedForAndNotDoneIsInTheLog() {
+  IOContext context;
+  BlackHole hole;
+  const auto count = [](const std::vector<std::string>& lines, const std::string& part) {
+    const auto has = [&](const std::string& line) { return line.find(part) != std::string::npos; };
+    return std::count_if(lines.begin(), lines.end(), has);
+  };
+  const auto none = [&](const std::vector<std::string>& lines, const std::string& part) {
+    return count(lines, part) == 0;
+  };
+  const auto one = [&](const std::vector<std::string>& lines, const std::string& part) {
+    if (count(lines, part) != 1) {
+      std::fprintf(stderr, "'%s' is not once in:\n", part.c_str());
+      for (const auto& line : lines) std::fprintf(stderr, "%s\n", line.c_str());
+      return false;
+    }
+    return true;
+  };
+  const auto connecting = [&](const BatsConfiguration& config) {
+    return Warnings(context, [&] {
+      Recorder near;
+      BatsProtocol client(context, config);
+      client.StartConnect("127.0.0.1", hole.Port(), near.Callback(), nullptr);
+    });
+  };
+  const std::string asked = " was asked for", encrypted = "encrypted";
+  struct Case {
+    int mode;
+    CongestionControl congestion;
+    const char* said;  // nullptr: nothing
+  };
+  const Case cases[] = {
+      {0, CongestionControl::GCC, nullptr},
+      {1, CongestionControl::None, nullptr},
+      {1, CongestionControl::BBRv2, "one BBR only for congestion control"},
+      {2, CongestionControl::BBRv3, "one BBR only for congestion control"},
+      {3, CongestionControl::BBR, "has no congestion control: Bbr was asked for"},
+      {10, CongestionControl::GCC, "the kernel's TCP: Gcc was asked for"},
+      {11, CongestionControl::BBR, "has no congestion control: Bbr was asked for"},
+      {12, CongestionControl::None, "takes CUBIC: None was asked for"},
+      {12, CongestionControl::BBR, nullptr},
+  };
+  for (const auto& known : cases) {
+    auto config = Config(known.mode);
+    CHECK(none(connecting(config), asked));
+    config.SetCC(known.congestion);
+    const auto lines = connecting(config);
+    CHECK(known.said == nullptr ? none(lines, asked) : one(lines, known.said));
+    CHECK(none(lines, encrypted));
+    config.EnableEncryption(false);
+    const auto off = connecting(config);
+    CHECK(known.mode == 11 ? none(off, encrypted) : one(off, "is always encrypted"));
+    config.EnableEncryption(true);
+    const auto on = connecting(config);
+    CHECK(known.mode == 11 ? one(on, "is never encrypted") : none(on, encrypted));
+  }
+  // Numbers that nobody knows; those of the two interfaces differ.
+  BatsConfiguration config;
+  for (int number : {2, 6, 7, 255}) {
+    const auto lines =
+        Warnings(context, [&] { config.SetCC(static_cast<CongestionControl>(number)); });
+    CHECK(one(lines, "there is no congestion control " + std::to_string(number) + ": using BBR"));
+  }
+  const auto in_c = config.GetImpl().handle;
+  CHECK(one(Warnings(context, [&] { bats_config_set_cc(in_c, bats_congestion_control_t(5)); }),
+            "there is no congestion control 5: using BBR"));
+  CHECK(one(Warnings(context, [&] { config.SetFrameType(static_cast<FrameType>(9)); }),
+            "there is no frame type 9"));
+  CHECK(Warnings(context, [&] {
+          config.SetCC(CongestionControl::GCC);
+          config.SetFrameType(FrameType::BATS_HEADER_MIN);
+        }).empty());
+  context.SetBATSLogFilePath("/dev/stderr");
 }
 
 static void EveryOptionIsAccepted() {
@@ -954,6 +1082,7 @@ static const Test kTests[] = {
     TEST(NothingIsSentBeforeTheConnectionStands),
     TEST(SignalsAreToldOnAnOrdinaryThread),
     TEST(TheLogGoesWhereItIsTold),
+    TEST(WhatIsAskedForAndNotDoneIsInTheLog),
     TEST(EveryOptionIsAccepted),
     TEST(APinnedServerIsBelievedAndAnotherIsNot),
     TEST(StatisticsCount),
