@@ -56,6 +56,43 @@ pub(crate) fn goal(name: &str) -> PyResult<Goal> {
     }
 }
 
+/// A controller by name; a fixed one has its rate in bits per second.
+pub(crate) fn congestion(name: &str, rate: Option<u64>) -> PyResult<CongestionAlgorithm> {
+    match (name, rate) {
+        ("bbr", None) => Ok(CongestionAlgorithm::Bbr),
+        ("cubic", None) => Ok(CongestionAlgorithm::Cubic),
+        ("gcc", None) => Ok(CongestionAlgorithm::Gcc),
+        ("none", None) => Ok(CongestionAlgorithm::None),
+        ("fixed", Some(0)) => Err(PyValueError::new_err("rate must be more than 0")),
+        ("fixed", Some(bits_per_second)) => Ok(CongestionAlgorithm::FixedRate { bits_per_second }),
+        ("fixed", None) => Err(PyValueError::new_err("'fixed' needs a rate")),
+        ("bbr" | "cubic" | "gcc" | "none", Some(_)) => {
+            Err(PyValueError::new_err("a rate goes with congestion='fixed' only"))
+        }
+        (other, _) => Err(PyValueError::new_err(format!(
+            "congestion must be 'bbr', 'cubic', 'gcc', 'fixed' or 'none', not '{other}'"
+        ))),
+    }
+}
+
+/// Refuses a controller that the mode does not have. BBR is the default and asks for nothing.
+fn check_congestion(mode: Mode, name: &str) -> PyResult<()> {
+    let (mode, has) = match (mode, name) {
+        (_, "bbr") | (Mode::Quic, "cubic") | (Mode::Transparent | Mode::Udp, "none") => {
+            return Ok(());
+        }
+        (Mode::Tcp, _) => ("tcp", "the kernel's congestion control"),
+        (Mode::Quic, _) => ("quic", "'bbr' and 'cubic'"),
+        (Mode::Transparent, _) => ("transparent", "no congestion control"),
+        (Mode::Udp, _) => ("udp", "no congestion control"),
+        _ => return Ok(()),
+    };
+    Err(PyValueError::new_err(format!(
+        "mode {mode} has {has}: congestion='{name}' is for modes 'btp', 'brtp' and 'brctp'{}",
+        if name == "cubic" { ", and for 'quic'" } else { "" }
+    )))
+}
+
 impl Options {
     fn compression(&self) -> PyResult<Option<i32>> {
         match self.compression {
@@ -74,22 +111,8 @@ impl Options {
                 self.mode
             )));
         };
-        let congestion = match (self.congestion.as_str(), self.rate) {
-            ("bbr", None) => CongestionAlgorithm::Bbr,
-            ("cubic", None) => CongestionAlgorithm::Cubic,
-            ("gcc", None) => CongestionAlgorithm::Gcc,
-            ("none", None) => CongestionAlgorithm::None,
-            ("fixed", Some(bits_per_second)) => CongestionAlgorithm::FixedRate { bits_per_second },
-            ("fixed", None) => return Err(PyValueError::new_err("'fixed' needs a rate")),
-            ("bbr" | "cubic" | "gcc" | "none", Some(_)) => {
-                return Err(PyValueError::new_err("a rate goes with congestion='fixed' only"));
-            }
-            (other, _) => {
-                return Err(PyValueError::new_err(format!(
-                    "congestion must be 'bbr', 'cubic', 'gcc', 'fixed' or 'none', not '{other}'"
-                )));
-            }
-        };
+        let congestion = congestion(&self.congestion, self.rate)?;
+        check_congestion(mode, &self.congestion)?;
         let default = TransportConfig::default();
         Ok(TransportConfig {
             mode,

@@ -6,6 +6,7 @@ mod endpoint;
 mod error;
 mod operation;
 mod sim;
+mod topologies;
 
 use pyo3::prelude::*;
 
@@ -26,5 +27,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sim::Link>()?;
     module.add_function(wrap_pyfunction!(sim::transfer, module)?)?;
     module.add_function(wrap_pyfunction!(sim::cell, module)?)?;
+    module.add_function(wrap_pyfunction!(topologies::hops, module)?)?;
+    module.add_function(wrap_pyfunction!(topologies::paths, module)?)?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bats_netem::{Jitter, LinkConfig, Loss};
-use bats_proto::{CongestionAlgorithm, TransportConfig};
+use bats_proto::{CongestionAlgorithm, Mode, TransportConfig};
 use bats_sim::matrix::{Cell, FRAME_OVERHEAD};
 use bats_sim::transfer::{Outcome, Transfer};
 use pyo3::exceptions::PyValueError;
@@ -11,19 +11,19 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::connection::stats_dict;
-use crate::endpoint::goal;
+use crate::endpoint::{congestion, goal};
 
 /// Longest run: virtual time costs real time.
 const LONGEST: f64 = 3_600.0;
 
-fn seconds(name: &str, value: f64) -> PyResult<Duration> {
+pub(crate) fn seconds(name: &str, value: f64) -> PyResult<Duration> {
     match Duration::try_from_secs_f64(value) {
         Ok(duration) if value <= LONGEST => Ok(duration),
         _ => Err(PyValueError::new_err(format!("{name} must be 0 to {LONGEST} seconds"))),
     }
 }
 
-fn share(name: &str, value: f64) -> PyResult<f64> {
+pub(crate) fn share(name: &str, value: f64) -> PyResult<f64> {
     if (0.0..=1.0).contains(&value) {
         return Ok(value);
     }
@@ -33,7 +33,7 @@ fn share(name: &str, value: f64) -> PyResult<f64> {
 /// One direction of a link.
 #[pyclass(frozen, module = "openbats.sim")]
 pub(crate) struct Link {
-    config: LinkConfig,
+    pub(crate) config: LinkConfig,
 }
 
 #[pymethods]
@@ -126,7 +126,8 @@ fn outcome<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
 
 /// Messages from one host to another over two directions of a link.
 #[pyfunction]
-#[pyo3(signature = (up, down, *, message_size, total_bytes, duration, seed, goal_name))]
+#[pyo3(signature = (up, down, *, message_size, total_bytes, duration, seed, goal_name, mode,
+                    congestion_name, bits_per_second))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn transfer<'py>(
     py: Python<'py>,
@@ -137,6 +138,9 @@ pub(crate) fn transfer<'py>(
     duration: f64,
     seed: u64,
     goal_name: &str,
+    mode: i64,
+    congestion_name: &str,
+    bits_per_second: Option<u64>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let default = TransportConfig::default();
     if message_size == 0 || message_size > default.max_message_size {
@@ -145,10 +149,19 @@ pub(crate) fn transfer<'py>(
             default.max_message_size
         )));
     }
+    // A run ends with the first message that is missing, which other modes allow.
+    let mode = match u8::try_from(mode).ok().and_then(Mode::from_number) {
+        Some(mode @ (Mode::Brtp | Mode::Brctp)) => mode,
+        _ => return Err(PyValueError::new_err("the simulator has modes 'brtp' and 'brctp'")),
+    };
+    let congestion = congestion(congestion_name, bits_per_second)?;
+    if congestion == CongestionAlgorithm::None && up.config.rate_bps.is_none() {
+        return Err(PyValueError::new_err("congestion='none' needs a link with a rate"));
+    }
     let transfer = Transfer {
         up: up.config.clone(),
         down: down.config.clone(),
-        transport: TransportConfig { goal: goal(goal_name)?, ..default },
+        transport: TransportConfig { mode, congestion, goal: goal(goal_name)?, ..default },
         message_size,
         total_bytes,
         duration: seconds("duration", duration)?,

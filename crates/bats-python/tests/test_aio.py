@@ -1,5 +1,6 @@
 import asyncio
 import os
+import threading
 
 import openbats
 import pytest
@@ -155,3 +156,62 @@ def test_missing_modes_are_refused():
 
 async def _connect():
     await aio.connect("127.0.0.1", 9, insecure=True, mode=200)
+
+
+def file_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "openbats file"]
+
+
+def test_many_transfers_at_once_hold_up_nothing(tmp_path):
+    """More that wait than the loop's executor could have threads (32 at most)."""
+    count = 40
+    target = tmp_path / "target"
+    target.mkdir()
+    for number in range(count):
+        (tmp_path / f"{number}.bin").write_bytes(b"%d " % number * 2_000)
+
+    async def main():
+        async with aio.listen("127.0.0.1") as listener:
+            pairs = []
+            for _ in range(count):
+                near = await aio.connect(*listener.address, fingerprint=listener.fingerprint)
+                pairs.append((near, await listener.accept()))
+            receiving = [asyncio.ensure_future(far.receive_file(target)) for _, far in pairs]
+            await asyncio.sleep(0.05)
+            # They all wait, and the executor is free: names are looked up there.
+            assert await asyncio.to_thread(lambda: 7) == 7
+            near = await aio.connect(*listener.address, fingerprint=listener.fingerprint)
+            near.close()
+            sent = await asyncio.gather(
+                *(near.send_file(tmp_path / f"{x}.bin") for x, (near, _) in enumerate(pairs))
+            )
+            received = await asyncio.gather(*receiving)
+            assert [file.hash for file in sent] == [file.hash for file in received]
+            for near, _ in pairs:
+                near.close()
+
+    run(main())
+    assert len(list(target.iterdir())) == count
+    for number in range(count):
+        assert (target / f"{number}.bin").read_bytes() == b"%d " % number * 2_000
+
+
+def test_a_cancelled_transfer_leaves_no_thread(tmp_path):
+    async def main():
+        async with aio.listen("127.0.0.1") as listener:
+            near = await aio.connect(*listener.address, fingerprint=listener.fingerprint)
+            far = await listener.accept()
+            waiting = asyncio.ensure_future(far.receive_file(tmp_path))
+            await asyncio.sleep(0.05)
+            assert len(file_threads()) == 1
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert far.close_reason is not None
+            with pytest.raises(openbats.ConnectionClosed, match="cancelled"):
+                await near.recv()
+
+    run(main())
+    for thread in file_threads():
+        thread.join(LIMIT)
+        assert not thread.is_alive()

@@ -51,6 +51,38 @@ def test_wrong_options_are_refused():
         openbats.connect("127.0.0.1", 9, insecure=True, quic_datagrams=True, timeout=LIMIT)
 
 
+@pytest.mark.parametrize(
+    "mode, has, refused",
+    [
+        ("tcp", "the kernel's congestion control", ["cubic", "gcc", "none", "fixed"]),
+        ("quic", "'bbr' and 'cubic'", ["gcc", "none", "fixed"]),
+        ("transparent", "no congestion control", ["cubic", "gcc", "fixed"]),
+        ("udp", "no congestion control", ["cubic", "gcc", "fixed"]),
+    ],
+)
+def test_controllers_that_a_mode_does_not_have_are_refused(mode, has, refused):
+    for name in refused:
+        wrong = {"mode": mode, "congestion": name, "rate": 10**7 if name == "fixed" else None}
+        with pytest.raises(ValueError, match=f"{has}.*'btp', 'brtp' and 'brctp'"):
+            openbats.connect("127.0.0.1", 9, insecure=True, **wrong)
+        with pytest.raises(ValueError, match=f"mode {mode} has {has}"):
+            openbats.listen("127.0.0.1", **wrong)
+    for name in {"bbr", "cubic", "none"} - set(refused):
+        openbats.listen("127.0.0.1", mode=mode, congestion=name).close()
+
+
+def test_every_controller_of_the_coded_modes_works():
+    for mode in ("btp", "brtp", "brctp"):
+        for name in ("bbr", "cubic", "gcc", "none", "fixed"):
+            chosen = {"congestion": name, "rate": 10**8 if name == "fixed" else None}
+            with openbats.listen("127.0.0.1", mode=mode, **chosen) as listener:
+                near, far = pair(listener, mode=mode, **chosen)
+                near.send(b"hello", LIMIT)
+                assert far.recv(LIMIT) == b"hello"
+    with pytest.raises(ValueError, match="more than 0"):
+        openbats.listen("127.0.0.1", congestion="fixed", rate=0)
+
+
 def test_messages_have_deadlines_of_their_own():
     with openbats.listen("127.0.0.1", mode="btp") as listener:
         near, far = pair(listener, mode="btp", deadline=60.0)

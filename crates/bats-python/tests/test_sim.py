@@ -1,3 +1,4 @@
+import openbats
 import pytest
 from openbats import sim
 
@@ -55,3 +56,122 @@ def test_wrong_values_are_refused():
         sim.matrix([2], [0])
     with pytest.raises(ValueError):
         sim.cell(0, 0.01, rate=0)
+
+
+def test_relays_that_recode_keep_what_forwarding_loses():
+    rows = sim.hops([1, 4], [0.1], rate=20e6, recoding=(True, False), duration=3)
+    assert [(row["hops"], row["recoding"]) for row in rows] == [
+        (1, True),
+        (4, True),
+        (1, False),
+        (4, False),
+    ]
+    recoding, forwarding = rows[1], rows[3]
+    for row in rows:
+        assert row["loss_percent"] == pytest.approx(10)
+        assert row["bound_mbps"] == pytest.approx(0.9 * row["lossless_mbps"])
+        assert row["share"] == pytest.approx(row["goodput_mbps"] / row["bound_mbps"])
+        assert 15 < row["lossless_mbps"] < 20 and row["handshake_ms"] > 0
+    assert recoding["share"] > 0.85
+    assert forwarding["goodput_mbps"] < 1.05 * forwarding["forwarding_mbps"]
+    assert recoding["goodput_mbps"] > 1.2 * forwarding["goodput_mbps"]
+    # The same run alone, with a bound of its own, is the same run.
+    assert sim.hops([4], [0.1], rate=20e6, duration=3) == [recoding]
+
+
+def way(rate, delay, loss=0.0):
+    return sim.Link(rate=rate, delay=delay, loss=loss, queue=int(rate * delay / 4))
+
+
+def test_ways_add_up():
+    fast, slow = way(20_000_000, 0.01, loss=0.05), way(5_000_000, 0.04)
+    alone = sim.paths([fast], duration=4)
+    both = sim.paths([fast, slow], duration=4)
+    frames = 1472 / 1514
+    assert alone["bound_mbps"] == pytest.approx(0.95 * 20 * frames)
+    assert both["bound_mbps"] == pytest.approx((0.95 * 20 + 5) * frames)
+    assert (alone["ways"], both["ways"]) == (1, 2)
+    for row in (alone, both):
+        assert 0.8 < row["share"] < 1
+        assert row["share"] == pytest.approx(row["goodput_mbps"] / row["bound_mbps"])
+    assert both["goodput_mbps"] > alone["goodput_mbps"] + 2
+
+
+def test_a_way_is_as_wide_as_its_least_link():
+    narrow = [way(10_000_000, 0.01), way(10_000_000, 0.01), way(5_000_000, 0.01)]
+    alone = sim.paths([narrow], duration=6)
+    assert alone["bound_mbps"] == pytest.approx(5 * 1472 / 1514)
+    assert 0.75 < alone["share"] < 1
+    row = sim.paths([narrow, [way(8_000_000, 0.01)] * 3], duration=1)
+    assert row["bound_mbps"] == pytest.approx(13 * 1472 / 1514)
+
+
+def test_a_way_that_is_cut_is_left():
+    ways = [way(10_000_000, 0.01), way(5_000_000, 0.01)]
+    row = sim.paths(ways, cut=(0, 2, None), duration=6)
+    assert row["bound_mbps"] == pytest.approx(5 * 1472 / 1514)
+    assert 0.8 < row["share"] < 1
+    back = sim.paths(ways, cut=(0, 1, 2), duration=6)
+    assert back["bound_mbps"] == pytest.approx(15 * 1472 / 1514)
+    assert back["goodput_mbps"] > 1.5 * row["goodput_mbps"]
+
+
+def test_transfers_have_modes_and_controllers():
+    link = sim.Link(rate=10_000_000, delay=0.02, loss=0.05, queue=50_000)
+    rates = {}
+    for congestion, rate in (("bbr", None), ("cubic", None), ("fixed", 4_000_000)):
+        for mode in ("brtp", "brctp"):
+            result = sim.transfer(link, duration=2, mode=mode, congestion=congestion, rate=rate)
+            rates[congestion, mode] = result.bytes * 8 / 2
+    assert 2e6 < rates["fixed", "brtp"] < 4e6
+    assert 2e6 < rates["fixed", "brctp"] < 4e6
+    # CUBIC takes loss for congestion.
+    assert rates["cubic", "brtp"] < rates["bbr", "brtp"] / 2
+    assert rates["bbr", "brctp"] != rates["bbr", "brtp"]
+
+
+def test_wrong_topologies_are_refused():
+    link = way(10_000_000, 0.01)
+    for counts, losses, wrong in (
+        ([0], [0], {}),
+        ([65], [0], {}),
+        ([1], [2], {}),
+        ([1], [0], {"rate": 0}),
+        ([1], [0], {"queue": -1}),
+        ([1], [0], {"delay": float("nan")}),
+    ):
+        with pytest.raises(ValueError):
+            sim.hops(counts, losses, duration=0.1, **wrong)
+    for ways, wrong in (
+        ([], {}),
+        ([[]], {}),
+        ([link] * 17, {}),
+        ([[link] * 2, link], {}),
+        ([[link] * 64] * 5, {}),
+        ([sim.Link()], {}),
+        ([link], {"cut": (1, 0, None)}),
+        ([link], {"cut": (0, -1, None)}),
+        ([link], {"duration": 1e9}),
+    ):
+        with pytest.raises(ValueError):
+            sim.paths(ways, **wrong)
+    for wrong in (
+        {"mode": "btp"},
+        {"mode": "tcp"},
+        {"mode": 99},
+        {"congestion": "vegas"},
+        {"congestion": "fixed"},
+        {"congestion": "fixed", "rate": 0},
+        {"rate": 1},
+    ):
+        with pytest.raises(ValueError):
+            sim.transfer(link, duration=0.1, **wrong)
+    with pytest.raises(ValueError, match="rate"):
+        sim.transfer(sim.Link(), duration=0.1, congestion="none")
+    dead = sim.Link(rate=10_000_000, loss=1.0)
+    with pytest.raises(openbats.ConnectError, match="come up"):
+        sim.paths([dead, link])
+    with pytest.raises(openbats.ConnectError, match="come up"):
+        sim.hops([2], [1.0], duration=0.1)
+    # Too short to tell.
+    assert sim.hops([1], [0.0], duration=0)[0]["share"] is None

@@ -162,8 +162,17 @@ impl Line {
     ///
     /// If they do not within 30 s, or if there are not as many edges as links.
     pub fn mesh(config: LineConfig, edges: Vec<(usize, usize)>) -> Self {
+        Self::try_mesh(config, edges).expect("the links come up")
+    }
+
+    /// The same; `None` if the links do not come up within 30 s.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many edges as links.
+    pub fn try_mesh(config: LineConfig, edges: Vec<(usize, usize)>) -> Option<Self> {
         let back = config.links.clone();
-        Self::join_all(config, &back, edges).expect("the links come up")
+        Self::join_all(config, &back, edges)
     }
 
     fn join_all(

@@ -153,14 +153,14 @@ impl Paths {
         runs.into_iter().map(|run| Self { duration: seconds, seed, ..run }).collect()
     }
 
-    fn line(&self) -> Line {
+    fn line(&self) -> Option<Line> {
         let config = LineConfig {
             links: self.links.iter().map(|(_, _, link)| link.clone()).collect(),
             relay: RelayConfig::new(node_id(0)),
             transport: TransportConfig::default(),
             seed: self.seed,
         };
-        Line::mesh(config, self.links.iter().map(|&(a, b, _)| (a, b)).collect())
+        Line::try_mesh(config, self.links.iter().map(|&(a, b, _)| (a, b)).collect())
     }
 
     /// Sum of what the ways carry that lead from the source on, each as much as its least link.
@@ -172,8 +172,14 @@ impl Paths {
             .enumerate()
             .filter(|(index, (from, ..))| *from == 0 && Some(*index) != without);
         ways.map(|(_, (_, to, link))| {
-            let onwards = self.links.iter().find(|(from, ..)| from == to && *to != last);
-            onwards.map_or(f64::INFINITY, |(.., next)| capacity(next)).min(capacity(link))
+            let (mut at, mut least) = (*to, capacity(link));
+            // No way has more links than there are.
+            for _ in &self.links {
+                let onwards = self.links.iter().find(|(from, ..)| *from == at && at != last);
+                let Some((_, to, link)) = onwards else { break };
+                (at, least) = (*to, least.min(capacity(link)));
+            }
+            least
         })
         .sum()
     }
@@ -184,6 +190,15 @@ impl Paths {
     ///
     /// If a message arrives altered, twice or out of order, or the links do not come up.
     pub fn run(&self) -> PathsFigures {
+        self.try_run().expect("the links come up")
+    }
+
+    /// The same; `None` if the links do not come up within 30 s.
+    ///
+    /// # Panics
+    ///
+    /// If a message arrives altered, twice or out of order.
+    pub fn try_run(&self) -> Option<PathsFigures> {
         let cell = Cell {
             congestion: CongestionAlgorithm::Bbr,
             loss: 0.0,
@@ -194,7 +209,7 @@ impl Paths {
             seed: self.seed,
         };
         let hops = Hops { hops: 1, cell, recoding: true, message_size: 16 << 10 };
-        let mut line = self.line();
+        let mut line = self.line()?;
         let mut done = (false, false);
         let outcome = hops.run_on(&mut line, |line, at| {
             let Some(cut) = self.cut else { return };
@@ -208,7 +223,7 @@ impl Paths {
                 line.set_link(cut.link, link);
             }
         });
-        self.figures(&outcome)
+        Some(self.figures(&outcome))
     }
 
     fn figures(&self, outcome: &HopsOutcome) -> PathsFigures {

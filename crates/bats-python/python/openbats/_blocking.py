@@ -25,7 +25,11 @@ LINGER = 10.0
 
 
 class Connection(ConnectionBase):
-    """Messages to and from one peer: in order, each exactly once. Usable from several threads."""
+    """Messages to and from one peer. Usable from several threads.
+
+    In modes brtp, brctp, tcp and quic messages come in order, each exactly once; in btp,
+    transparent, udp and with datagrams of quic some may be missing or come in another order (in
+    udp also twice). ``is_reliable`` tells."""
 
     def send(
         self,
@@ -155,6 +159,10 @@ def connect(
 ) -> Connection:
     """Connects to a server. In modes btp and transparent a message that waits longer than
     ``deadline`` (seconds) is not sent.
+
+    ``congestion`` is ``bbr``, ``cubic``, ``gcc``, ``none``, or ``fixed`` with a ``rate`` in bit/s,
+    in modes btp, brtp and brctp. Mode quic has ``bbr`` and ``cubic``; over tcp the kernel decides;
+    transparent and udp have none. Asking for another is a ``ValueError``.
 
     ``compression`` is a level of Zstandard, 1 to 19, for each message; ``quic_datagrams`` has the
     messages of mode quic go as datagrams, each once or not at all. Both ends must want it: messages

@@ -82,7 +82,29 @@ def transfer(
     duration: float,
     seed: int,
     goal_name: str,
+    mode: int,
+    congestion_name: str,
+    bits_per_second: Optional[int],
 ) -> Dict[str, Any]: ...
 def cell(
     *, loss: float, delay: float, rate: int, queue: float, duration: float, seed: int
 ) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]: ...
+def hops(
+    *,
+    hops: int,
+    loss: float,
+    delay: float,
+    rate: int,
+    queue: float,
+    recoding: bool,
+    duration: float,
+    seed: int,
+    lossless: Optional[float] = None,
+) -> Dict[str, Any]: ...
+def paths(
+    ways: List[List[Link]],
+    *,
+    cut: Optional[Tuple[int, float, Optional[float]]],
+    duration: float,
+    seed: int,
+) -> Dict[str, Any]: ...

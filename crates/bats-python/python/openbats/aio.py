@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import os
 import socket
+import threading
 import weakref
 from typing import Any, AsyncIterator, Awaitable, Dict, Generator, Generic, Optional, Tuple
 from typing import TypeVar, Union
@@ -36,6 +37,9 @@ from ._types import (
 __all__ = ["Connection", "Listener", "connect", "listen"]
 
 T = TypeVar("T")
+
+#: Seconds that a cancelled transfer waits for its thread, which ends with the connection.
+_THREAD_END = 1.0
 
 
 class _Driver:
@@ -85,8 +89,44 @@ async def _run(operation: "_native.Operation") -> Any:
     return await _Driver.current().run(operation)
 
 
+def _on_own_thread(operation: "_native.Operation") -> "asyncio.Future[Any]":
+    """Waits for an operation on a thread of its own.
+
+    The loop's executor has few threads: transfers that wait for their peers would keep each other
+    and everything else that runs there from going on."""
+    loop = asyncio.get_running_loop()
+    ended: "asyncio.Future[Any]" = loop.create_future()
+    # Who was cancelled does not ask how it ended.
+    ended.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    def settle(result: Any, error: Optional[BaseException]) -> None:
+        if ended.done():
+            return
+        if error is None:
+            ended.set_result(result)
+        else:
+            ended.set_exception(error)
+
+    def work() -> None:
+        result, failure = None, None
+        try:
+            result = operation.wait()
+        except BaseException as error:
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, result, failure)
+        except RuntimeError:
+            # The loop was closed: nobody waits any more.
+            pass
+
+    threading.Thread(target=work, name="openbats file").start()
+    return ended
+
+
 class Connection(ConnectionBase):
-    """Messages to and from one peer: in order, each exactly once."""
+    """Messages to and from one peer. In modes brtp, brctp, tcp and quic they come in order, each
+    exactly once; in btp, transparent, udp and with datagrams of quic some may be missing or come in
+    another order (in udp also twice)."""
 
     async def send(self, data: BytesLike, *, deadline: Optional[float] = None) -> None:
         """Hands a message over; done when there is room for it, not when it has arrived.
@@ -108,11 +148,17 @@ class Connection(ConnectionBase):
 
     async def _on_thread(self, operation: "_native.Operation") -> Optional[File]:
         # Files are read and written in place, which would hold up the event loop.
+        ended = _on_own_thread(operation)
         try:
-            return file_of(await asyncio.to_thread(operation.wait))
+            return file_of(await asyncio.shield(ended))
         except asyncio.CancelledError:
             # Half a file helps nobody, and the thread ends with the connection.
             self.close(0, "file transfer cancelled")
+            await asyncio.wait([ended], timeout=_THREAD_END)
+            raise
+        except GeneratorExit:
+            # The loop was closed without cancelling its tasks.
+            self.close(0, "file transfer given up")
             raise
 
     async def send_file(self, path: Union[str, os.PathLike]) -> File:
