@@ -449,8 +449,8 @@ impl Cell<'_> {
         for flow in flows.iter_mut() {
             let (Some(client), Some(server)) = (&flow.client, &flow.server) else { continue };
             let (sent, arrived) = (client.printed(), server.printed());
-            let interval = self.tool.interval;
-            match throughput(flow.load.reader, interval, &sent, &arrived, &flow.label) {
+            let (interval, length) = (self.tool.interval, flow.times.duration);
+            match throughput(flow.load.reader, interval, length, &sent, &arrived, &flow.label) {
                 Ok(other) => {
                     for mut series in other.series {
                         for point in &mut series.points {
