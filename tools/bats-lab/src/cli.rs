@@ -436,6 +436,16 @@ pub(crate) struct TcpSinkOptions {
     /// Port to listen on
     #[arg(long)]
     pub(crate) port: u16,
+    /// Seconds of an interval of the report
+    #[arg(long, default_value = "1", value_parser = report_interval)]
+    pub(crate) interval: std::time::Duration,
+}
+
+fn report_interval(text: &str) -> Result<std::time::Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=86_400.0).contains(seconds));
+    seconds
+        .map(std::time::Duration::from_secs_f64)
+        .ok_or_else(|| format!("`{text}` is not 0.001 to 86400 seconds"))
 }
 
 #[derive(Debug, Args)]

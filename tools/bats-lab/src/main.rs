@@ -113,15 +113,15 @@ fn run(command: Command) -> Result<ExitCode> {
             interrupt::watch()?;
             emulator::main(&home, &options.name, options.parent)?;
         }
-        Command::TcpSink(options) => demo::load::sink(options.port)?,
+        Command::TcpSink(options) => demo::load::sink(options.port, options.interval)?,
         Command::TcpSource(options) => {
             demo::load::source(options.to, options.seconds, &options.congestion)?;
         }
-        Command::UdpSink(options) => protocol::udp_load::sink(options.port)?,
+        Command::UdpSink(options) => protocol::udp_load::sink(options.port, options.interval)?,
         Command::UdpSource(options) => {
             protocol::udp_load::source(options.to, options.seconds, options.mbps)?;
         }
-        Command::QuicSink(options) => protocol::quic::sink(options.port)?,
+        Command::QuicSink(options) => protocol::quic::sink(options.port, options.interval)?,
         Command::QuicSource(options) => {
             protocol::quic::source(options.to, options.seconds, &options.congestion)?;
         }

@@ -26,13 +26,22 @@ pub(crate) fn networks(
     own: &[TopologyUse],
 ) -> Result<Vec<Network>, Fault> {
     let Some(name) = &used.value.config_name else {
+        if let Some(file) = &used.value.config_file {
+            return Err(source.wrong(file, "which topology of this file? say `config_name`, too"));
+        }
         return expand(source, &used.value, used);
     };
-    if used.value.nodes.is_some() || used.value.topology_type.is_some() {
-        return Err(
-            source.wrong(name, "`config_name` names a topology: nothing of it can be said here")
-        );
+    if let Some(key) = shaping(&used.value) {
+        return Err(source.wrong(
+            name,
+            format!("`config_name` names a topology: it says `{key}`, and nothing of it can be said here"),
+        ));
     }
+    // Its name for reports may be another.
+    let renamed = |mut topology: TopologyUse| {
+        topology.name = used.value.name.clone().or(topology.name);
+        topology
+    };
     let mut known: Vec<String> = Vec::new();
     let found = |list: &[TopologyUse], known: &mut Vec<String>| {
         known.extend(list.iter().filter_map(|one| one.name.clone()));
@@ -42,19 +51,33 @@ pub(crate) fn networks(
         let file = source.beside(file)?;
         let list: TopologyFile = file.parse()?;
         if let Some(topology) = found(&list.topology, &mut known) {
-            return expand(&file, &topology, used);
+            return expand(&file, &renamed(topology), used);
         }
     } else {
         if let Some(topology) = found(own, &mut known) {
-            return expand(source, &topology, used);
+            return expand(source, &renamed(topology), used);
         }
         let file = super::shipped::source(super::shipped::TOPOLOGIES);
         let list: TopologyFile = file.parse()?;
         if let Some(topology) = found(&list.topology, &mut known) {
-            return expand(&file, &topology, used);
+            return expand(&file, &renamed(topology), used);
         }
     }
     Err(source.unknown("topology", name, known.iter().map(String::as_str)))
+}
+
+/// The first key that shapes a topology and is said.
+fn shaping(topology: &TopologyUse) -> Option<&'static str> {
+    let said = [
+        ("topology_type", topology.topology_type.is_some()),
+        ("nodes", topology.nodes.is_some()),
+        ("link", topology.link.is_some()),
+        ("links", !topology.links.is_empty()),
+        ("matrix", topology.matrix.is_some()),
+        ("array_description", !topology.array_description.is_empty()),
+        ("json_description", topology.json_description.is_some()),
+    ];
+    said.into_iter().find(|(_, is_said)| *is_said).map(|(key, _)| key)
 }
 
 /// The networks of one topology. `used` is where a fault without a better place is.
@@ -64,6 +87,13 @@ fn expand(
     used: &Spanned<TopologyUse>,
 ) -> Result<Vec<Network>, Fault> {
     let fault = |text: String| source.wrong(used, text);
+    if used.value.config_name.is_some()
+        && (topology.config_name.is_some() || topology.config_file.is_some())
+    {
+        return Err(fault(
+            "a topology that is named here names another: say the last one".to_owned(),
+        ));
+    }
     let Some(kind) = &topology.topology_type else {
         return Err(fault("a topology needs a `topology_type`, or a `config_name`".to_owned()));
     };
@@ -74,9 +104,22 @@ fn expand(
         return Err(source.wrong(nodes, format!("a network has 2 to {MOST_NODES} nodes")));
     }
     let count = nodes.value;
-    let base = Link { forward: nothing(), backward: nothing() };
+    let mut base = Link { forward: nothing(), backward: nothing() };
     let mut shapes = vec![(chain(count), vec![base; count as usize - 1])];
+    let mut is_applied = false;
     if let Some(given) = &topology.json_description {
+        if !topology.array_description.is_empty() {
+            return Err(source.wrong(
+                kind,
+                "links are described by `array_description` or by `json_description`, not by both",
+            ));
+        }
+        if kind.value == TopologyType::Mesh && !topology.links.is_empty() {
+            return Err(source.wrong(
+                kind,
+                "the links of a mesh are in `links` or in `json_description`, not in both",
+            ));
+        }
         shapes = vec![matrices(source, given, count, kind.value)?];
     } else if !topology.array_description.is_empty() {
         if kind.value == TopologyType::Mesh {
@@ -85,10 +128,15 @@ fn expand(
         let links = arrays(source, &topology.array_description, count as usize - 1)?;
         shapes = links.into_iter().map(|links| (chain(count), links)).collect();
     } else if kind.value == TopologyType::Mesh {
+        // What each link says stands above what `link` says of all.
+        if let Some(link) = &topology.link {
+            changes_of_all(source, link)?.apply(&mut base);
+        }
         shapes = vec![listed(source, topology, count, kind, base)?];
+        is_applied = true;
     }
-    if let Some(link) = &topology.link {
-        let changes = changes(source, link)?;
+    if let Some(link) = topology.link.as_ref().filter(|_| !is_applied) {
+        let changes = changes_of_all(source, link)?;
         shapes.iter_mut().flat_map(|(_, links)| links).for_each(|link| changes.apply(link));
     }
     if kind.value == TopologyType::Linear && !topology.links.is_empty() {
@@ -170,8 +218,18 @@ fn network(name: &str, nodes: u32, edges: Vec<(u32, u32)>, links: Vec<Link>) -> 
     Network { name: name.to_owned(), label, nodes, edges, links, loss_percent, delay_ms }
 }
 
+/// What keys say that are not for a link at one place.
+pub(crate) fn changes_of_all(source: &Source, link: &LinkSpec) -> Result<Changes, Fault> {
+    match &link.between {
+        Some(between) => {
+            Err(source.wrong(between, "`between` is for one of the `links` of a mesh"))
+        }
+        None => changes(source, link),
+    }
+}
+
 /// What a link's keys say.
-pub(crate) fn changes(source: &Source, link: &LinkSpec) -> Result<Changes, Fault> {
+fn changes(source: &Source, link: &LinkSpec) -> Result<Changes, Fault> {
     fn read<T: Clone>(
         source: &Source,
         value: &Option<Spanned<Text>>,
@@ -227,9 +285,6 @@ fn listed(
             return Err(source.wrong(between, "there is a link between these nodes already"));
         }
         let mut link = base;
-        if let Some(all) = &topology.link {
-            changes(source, all)?.apply(&mut link);
-        }
         changes(source, spec)?.apply(&mut link);
         edges.push(edge);
         links.push(link);
@@ -483,4 +538,61 @@ pub(crate) fn check_path(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::model::TestFile;
+
+    /// The networks of a test whose topology is written so.
+    fn of(topology: &str) -> Result<Vec<Network>, Fault> {
+        let text = format!(
+            "tests:\n  one:\n    topology: {topology}\n    target_protocols: [brtp]\n    test_tools: {{ iperf: {{}} }}\n"
+        );
+        let source = Source::shipped("test.yaml", &text);
+        let file: TestFile = source.parse()?;
+        networks(&source, &file.tests.0[0].1.topology, &file.topologies)
+    }
+
+    #[test]
+    fn a_link_of_a_mesh_stands_above_what_all_links_do() {
+        let networks = of("{ topology_type: mesh, nodes: 3, link: { rate: 10M, delay: 5ms }, \
+                           links: [{ between: [0, 1], rate: 2M }, { between: [1, 2] }] }")
+        .unwrap();
+        let rates: Vec<u64> = networks[0].links.iter().map(|link| link.forward.rate).collect();
+        assert_eq!(rates, [2_000_000, 10_000_000]);
+        assert!(networks[0].links.iter().all(|link| link.backward.delay.as_millis() == 5));
+    }
+
+    #[test]
+    fn no_key_of_a_topology_is_ignored() {
+        let mesh = "topology_type: mesh, nodes: 2";
+        let line = "topology_type: linear, nodes: 2";
+        let named = "config_name: linear_network_1";
+        let matrix =
+            "json_description: { data: [{ matrix_type: 0, matrix_data: [[0, 1], [1, 0]] }] }";
+        let array = "array_description: [{ link_loss: { init_value: [1] } }]";
+        for (topology, words) in [
+            (format!("{named}, link: {{ loss: 1% }}"), "`link`"),
+            (format!("{named}, links: [{{ loss: 1% }}]"), "`links`"),
+            (format!("{named}, matrix: {{ loss: [1%] }}"), "`matrix`"),
+            (format!("{named}, {array}"), "`array_description`"),
+            (format!("{named}, {matrix}"), "`json_description`"),
+            (format!("{line}, config_file: predefined.topology.yaml"), "say `config_name`"),
+            (format!("{line}, {array}, {matrix}"), "not by both"),
+            (format!("{mesh}, {matrix}, links: [{{ between: [0, 1] }}]"), "not in both"),
+            (format!("{line}, link: {{ between: [0, 1] }}"), "`between` is for one"),
+            (
+                format!("{mesh}, link: {{ between: [0, 1] }}, links: [{{ between: [0, 1] }}]"),
+                "`between` is for one",
+            ),
+        ] {
+            let fault = of(&format!("{{ {topology} }}")).expect_err(&topology).to_string();
+            assert!(fault.starts_with("test.yaml:3:") && fault.contains(words), "{fault}");
+        }
+        let network = of(&format!("{{ {named}, name: mine }}")).unwrap().remove(0);
+        assert_eq!((network.name.as_str(), network.loss_percent), ("mine", Some(5.0)));
+        assert!(of(&format!("{{ {line}, {matrix}, links: [{{ loss: 1% }}] }}")).is_ok());
+    }
 }

@@ -4,12 +4,16 @@ use serde_saphyr::Spanned;
 
 use super::model::{PacketType, ProtocolFile, ProtocolSpec, ProtocolType};
 use super::shipped;
-use super::source::{Fault, Source};
+use super::source::{Fault, Source, unknown};
 use super::values::NameOr;
 use crate::plan::{Protocol, ProtocolKind};
 
 /// This project's protocols by name.
 const OURS: [&str; 4] = ["btp", "brtp", "brctp", "transparent"];
+
+/// What `bats_iperf` takes for a mode.
+const MODES: [&str; 12] =
+    ["btp", "brtp", "brctp", "transparent", "tcp", "udp", "0", "1", "2", "3", "10", "11"];
 
 /// The protocols that a file may name.
 pub(crate) struct Known {
@@ -79,6 +83,7 @@ impl Known {
                     && spec.args.0.is_empty()
                     && spec.version.is_none()
                     && spec.relays.is_none()
+                    && unused(spec, &[]).is_none()
                 {
                     return self.named(source, name);
                 }
@@ -117,7 +122,9 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
         None => name_text.to_uppercase(),
     };
     let label = |kind| Protocol { name: name_text.to_owned(), label: label.clone(), kind };
-    let is_ours = mode(spec).is_some() || OURS.contains(&name_text);
+    let mode = if spec.protocols.is_empty() { mode(source, spec, name)? } else { None };
+    let is_plain = matches!(mode, Some("10" | "tcp" | "11" | "udp"));
+    let is_ours = !is_plain && (mode.is_some() || OURS.contains(&name_text));
     if spec.relays.is_some() && !(is_ours && spec.protocols.is_empty()) {
         return Err(source.wrong(name, "`relays` is for this project's protocols"));
     }
@@ -131,8 +138,19 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
         one
     };
     if spec.protocols.is_empty() && spec.bin.as_deref().is_none_or(|bin| bin == "bats_iperf") {
-        match mode(spec).as_deref() {
-            Some("10" | "tcp") => return Ok(tcp(name_text, "cubic")),
+        if let Some(key) = unused(spec, &[]) {
+            return Err(source.wrong(name, format!("`{key}` says nothing of `{name_text}`: it is for protocols with a `bin` of their own")));
+        }
+        if mode.is_none() && !spec.args.0.is_empty() {
+            return Err(source.wrong(name, format!("`{name_text}` has no `bin` and takes no `args`: say `bin: bats_iperf` with `args: [-m MODE]`, or give them to a tool")));
+        }
+        match mode {
+            Some("10" | "tcp") => {
+                return Ok(tcp(
+                    name_text,
+                    congestion_of(source, name, version.unwrap_or("cubic"))?,
+                ));
+            }
             Some("11" | "udp") => return Ok(label(ProtocolKind::Udp)),
             Some(mode) => return Ok(bats(mode.to_owned())),
             None => {}
@@ -156,10 +174,13 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
         if name_text.starts_with("tcp") {
             let congestion =
                 version.unwrap_or_else(|| name_text.strip_prefix("tcp-").unwrap_or("cubic"));
-            if !is_word(congestion) {
-                return Err(source.wrong(name, format!("`{congestion}` is no congestion control")));
-            }
-            return Ok(tcp(name_text, congestion));
+            return Ok(tcp(name_text, congestion_of(source, name, congestion)?));
+        }
+        if spec.bin.is_some() {
+            return Err(source.wrong(
+                name,
+                "bats_iperf measures in one of its modes: say for example `args: [-m brtp]`",
+            ));
         }
     }
     let words = |spec: &ProtocolSpec, more: &[String]| -> Result<Vec<String>, Fault> {
@@ -185,6 +206,9 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
     }
     let is_pair = spec.kind == Some(ProtocolType::NoneDistributed) || !spec.protocols.is_empty();
     if !is_pair {
+        if let Some(key) = unused(spec, &["config_file"]) {
+            return Err(source.wrong(name, format!("`{key}` says nothing of a program on every node: it is for a client and a server in `protocols`")));
+        }
         return Ok(label(ProtocolKind::Daemon { words: words(spec, &[])? }));
     }
     let [client, server] = spec.protocols.as_slice() else {
@@ -196,6 +220,28 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
     let Some(port) = spec.port.or(client.port).filter(|&port| port > 0) else {
         return Err(source.wrong(name, "a client and a server need a `port` that tools connect to"));
     };
+    if spec.port.zip(client.port).is_some_and(|(one, other)| one != other) {
+        return Err(
+            source.wrong(name, "the protocol and its client have different ports: say `port` once")
+        );
+    }
+    let of_ends = [("bin", spec.bin.is_some()), ("config_file", spec.config_file.is_some())];
+    if let Some((key, _)) = of_ends.iter().find(|(_, is_said)| *is_said) {
+        return Err(source.wrong(
+            name,
+            format!("`{key}` is the client's or the server's: say it in `protocols`"),
+        ));
+    }
+    for end in [client, server] {
+        let more = [("relays", end.relays.is_some()), ("protocols", !end.protocols.is_empty())];
+        let more = more.iter().find(|(_, is_said)| *is_said).map(|(key, _)| *key);
+        if let Some(key) = more.or_else(|| unused(end, &["config_file", "port"])) {
+            return Err(source.wrong(
+                end.name.as_ref().unwrap_or(name),
+                format!("`{key}` says nothing of a client or a server alone: it is for both"),
+            ));
+        }
+    }
     let both: Vec<String> =
         spec.args.0.iter().flat_map(|text| text.0.split_whitespace().map(str::to_owned)).collect();
     Ok(label(ProtocolKind::Tunnel {
@@ -207,13 +253,120 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
     }))
 }
 
-/// The mode among the arguments of a protocol that `bats_iperf` runs.
-fn mode(spec: &ProtocolSpec) -> Option<String> {
-    let name = &spec.name.as_ref()?.value;
-    if !(name.ends_with("-next") || spec.bin.as_deref() == Some("bats_iperf")) {
-        return None;
+/// The first key beside `used` that is said and means something to a client and a server, or to a
+/// program, only.
+fn unused(spec: &ProtocolSpec, used: &[&str]) -> Option<&'static str> {
+    let said = [
+        ("port", spec.port.is_some()),
+        ("config_file", spec.config_file.is_some()),
+        ("carries", spec.carries.is_some()),
+        ("one_way", spec.one_way),
+    ];
+    said.into_iter().find(|(key, is_said)| *is_said && !used.contains(key)).map(|(key, _)| key)
+}
+
+fn congestion_of<'a>(
+    source: &Source,
+    name: &Spanned<String>,
+    congestion: &'a str,
+) -> Result<&'a str, Fault> {
+    if !is_word(congestion) {
+        return Err(source.wrong(name, format!("`{congestion}` is no congestion control")));
     }
-    let words: Vec<&str> = spec.args.0.iter().flat_map(|text| text.0.split_whitespace()).collect();
-    let at = words.iter().position(|word| *word == "-m" || *word == "--mode")?;
-    words.get(at + 1).map(|mode| (*mode).to_owned())
+    Ok(congestion)
+}
+
+/// The mode that the arguments of a protocol name which `bats_iperf` runs. Other arguments would be
+/// those of a measurement, which tools have.
+fn mode<'a>(
+    source: &Source,
+    spec: &'a ProtocolSpec,
+    name: &Spanned<String>,
+) -> Result<Option<&'a str>, Fault> {
+    let is_run = match spec.bin.as_deref() {
+        Some(bin) => bin == "bats_iperf",
+        None => name.value.ends_with("-next"),
+    };
+    if !is_run {
+        return Ok(None);
+    }
+    let mut found = None;
+    let mut words = spec.args.0.iter().flat_map(|text| text.0.split_whitespace());
+    while let Some(word) = words.next() {
+        let mode = match word.strip_prefix("--mode=") {
+            Some(mode) => mode,
+            None if word == "-m" || word == "--mode" => words.next().unwrap_or_default(),
+            None => {
+                let text = unknown("argument of bats_iperf", word, ["-m", "--mode"].into_iter());
+                return Err(source
+                    .wrong(name, format!("{text}; more than the mode is for `args` of a tool")));
+            }
+        };
+        if !MODES.contains(&mode) {
+            // What is near a number says nothing of what was meant.
+            let is_word = mode.starts_with(|c: char| c.is_ascii_alphabetic());
+            let text = match is_word {
+                true => unknown("mode", mode, MODES.into_iter()),
+                false => format!("unknown mode `{mode}`; known are {}", MODES.join(", ")),
+            };
+            return Err(source.wrong(name, text));
+        }
+        if found.replace(mode).is_some() {
+            return Err(source.wrong(name, "a protocol has one mode"));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::model::TestFile;
+
+    fn of(spec: &str) -> Result<Protocol, Fault> {
+        let text = format!(
+            "tests:\n  one:\n    topology: {{}}\n    target_protocols:\n      - {spec}\n    test_tools: {{ iperf: {{}} }}\n"
+        );
+        let source = Source::shipped("test.yaml", &text);
+        let file: TestFile = source.parse()?;
+        let known = Known::new(&source, &file.protocols)?;
+        known.of(&source, &file.tests.0[0].1.target_protocols[0])
+    }
+
+    #[test]
+    fn no_word_of_a_protocol_is_ignored() {
+        for (spec, words) in [
+            ("{ name: brtp, bin: bats_iperf, args: [-m 2 --nope] }", "`--nope`"),
+            ("{ name: brtp, bin: bats_iperf, args: [--mod 2] }", "did you mean `--mode`?"),
+            ("{ name: brtp, bin: bats_iperf, args: [-m brpt] }", "did you mean `brtp`?"),
+            ("{ name: brtp, bin: bats_iperf, args: [-m 99] }", "unknown mode `99`"),
+            ("{ name: brtp, bin: bats_iperf, args: [-m] }", "unknown mode ``"),
+            ("{ name: brtp, bin: bats_iperf, args: [-m 1 -m 2] }", "one mode"),
+            ("{ name: own, bin: bats_iperf }", "say for example"),
+            ("{ name: own, bin: bats_iperf, args: [-m tcp], relays: none }", "`relays`"),
+            ("{ name: brtp, args: [-m 2] }", "takes no `args`"),
+            ("{ name: brtp, port: 7 }", "`port`"),
+            ("{ name: quic, version: bbr, config_file: x }", "`config_file`"),
+            ("{ name: tcp, carries: udp }", "`carries`"),
+            ("{ name: udp, one_way: true }", "`one_way`"),
+            ("{ name: own, bin: x, port: 7 }", "`port`"),
+            ("{ name: own, bin: y, port: 7, protocols: [{ bin: x }, { bin: x }] }", "`bin`"),
+            ("{ name: own, port: 7, protocols: [{ bin: x, port: 8 }, { bin: x }] }", "ports"),
+            (
+                "{ name: own, port: 7, protocols: [{ bin: x }, { bin: x, carries: udp }] }",
+                "`carries`",
+            ),
+        ] {
+            let fault = of(spec).expect_err(spec).to_string();
+            assert!(fault.starts_with("test.yaml:5:") && fault.contains(words), "{spec}: {fault}");
+        }
+        let kind = |spec: &str| of(spec).unwrap_or_else(|fault| panic!("{spec}: {fault}")).kind;
+        let reno = ProtocolKind::Tcp { congestion: "reno".to_owned() };
+        assert_eq!(kind("{ name: own, bin: bats_iperf, args: [-m 10], version: reno }"), reno);
+        let brctp = ProtocolKind::Bats { mode: "2".to_owned(), relays: None };
+        assert_eq!(kind("{ name: own, bin: bats_iperf, args: [--mode=2] }"), brctp);
+        let words = ["x", "-a", "--config=f"].map(str::to_owned).to_vec();
+        let daemon = ProtocolKind::Daemon { words };
+        assert_eq!(kind("{ name: own, bin: x, args: [-a], config_file: f }"), daemon);
+    }
 }

@@ -136,7 +136,12 @@ impl Source {
     }
 }
 
-fn unknown<'a>(what: &str, word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+/// A word that nothing has, with what may have been meant.
+pub(super) fn unknown<'a>(
+    what: &str,
+    word: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> String {
     match nearest(word, known.clone()) {
         Some(near) => format!("unknown {what} `{word}`; did you mean `{near}`?"),
         None => {

@@ -216,7 +216,7 @@ fn events(
             }
             other => other.as_ref().map(|link| link.value as usize - 1),
         };
-        let changes = network::changes(source, &spec.set)?;
+        let changes = network::changes_of_all(source, &spec.set)?;
         if changes == crate::settings::Changes::default() {
             return Err(source.wrong(
                 &spec.at,

@@ -10,12 +10,11 @@ use serde_json::json;
 
 use crate::interrupt;
 
-const INTERVAL: Duration = Duration::from_secs(1);
 /// How often reader and writer look at the time.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Takes one connection and prints what arrived in each second, in the shape of iperf3.
-pub(crate) fn sink(port: u16) -> Result<()> {
+/// Takes one connection and prints what arrived in each `interval`, in the shape of iperf3.
+pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
     interrupt::watch()?;
     let listener = TcpListener::bind(("0.0.0.0", port))
         .with_context(|| format!("cannot listen on port {port}"))?;
@@ -31,7 +30,7 @@ pub(crate) fn sink(port: u16) -> Result<()> {
         }
     };
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(GLANCE))?;
+    stream.set_read_timeout(Some(GLANCE.min(interval)))?;
     let start = Instant::now();
     let mut buffer = vec![0; 1 << 18];
     let mut intervals = Vec::new();
@@ -50,7 +49,7 @@ pub(crate) fn sink(port: u16) -> Result<()> {
                 ),
             };
         let now = start.elapsed().as_secs_f64();
-        if now - begin >= INTERVAL.as_secs_f64() || ended {
+        if now - begin >= interval.as_secs_f64() || ended {
             let seconds = now - begin;
             if seconds > 0.0 {
                 intervals.push(json!({ "sum": {

@@ -102,28 +102,53 @@ pub(crate) fn load(wish: &Wish<'_>) -> Result<Load> {
             unfit!("bats_iperf measures this project's protocols, not {}", wish.protocol.name)
         }
         ProtocolKind::Quic { congestion } => {
-            let server = words([BATSLAB, "__quic-sink", "--port", &port]);
+            refuse(wish, &[BITRATE, DATAGRAMS, PARALLEL, ARGS])?;
+            let server = sink("__quic-sink", wish, &port);
             let to = format!("{}:{port}", wish.to);
             let mut client = words([BATSLAB, "__quic-source", "--to", &to, "--seconds", &seconds]);
             client.extend(words(["--congestion", congestion]));
             Ok(Load { server, client, reader: Reader::Own })
         }
-        ProtocolKind::Udp => Ok(udp(wish, wish.to, &port, &seconds)),
+        ProtocolKind::Udp => udp(wish, wish.to, &port, &seconds),
         ProtocolKind::Tunnel { port, carries: PacketType::Udp, .. } => {
-            Ok(udp(wish, "127.0.0.1", &port.to_string(), &seconds))
+            udp(wish, "127.0.0.1", &port.to_string(), &seconds)
         }
         ProtocolKind::Tunnel { port, .. } => {
-            Ok(tcp(wish, "127.0.0.1", &port.to_string(), &seconds, None))
+            tcp(wish, "127.0.0.1", &port.to_string(), &seconds, None)
         }
-        ProtocolKind::Daemon { .. } => Ok(tcp(wish, wish.to, &port, &seconds, None)),
-        ProtocolKind::Tcp { congestion } if wish.packet_type == PacketType::Tcp => {
-            Ok(tcp(wish, wish.to, &port, &seconds, Some(congestion)))
-        }
-        ProtocolKind::Tcp { .. } => unfit!("`packet_type: udp` is for udp and btp, not for TCP"),
+        ProtocolKind::Daemon { .. } => tcp(wish, wish.to, &port, &seconds, None),
+        ProtocolKind::Tcp { congestion } => tcp(wish, wish.to, &port, &seconds, Some(congestion)),
     }
 }
 
-fn tcp(wish: &Wish<'_>, to: &str, port: &str, seconds: &str, congestion: Option<&str>) -> Load {
+/// A key of a tool, and whether it asks for something.
+type Key = (&'static str, fn(&Wish<'_>) -> bool);
+const PARALLEL: Key = ("parallel", |wish| wish.parallel > 1);
+const BITRATE: Key = ("bitrate", |wish| wish.bitrate > 0.0);
+const ARGS: Key = ("args", |wish| !wish.args.is_empty());
+const DATAGRAMS: Key = ("packet_type: udp", |wish| wish.packet_type == PacketType::Udp);
+
+/// Refuses keys that would be ignored.
+fn refuse(wish: &Wish<'_>, keys: &[Key]) -> Result<()> {
+    if let Some((key, _)) = keys.iter().find(|(_, asks)| asks(wish)) {
+        unfit!("`{key}` is not for {}", wish.protocol.name);
+    }
+    Ok(())
+}
+
+/// A sink of this program; shorter intervals than a tenth say little, as with iperf3.
+fn sink(name: &str, wish: &Wish<'_>, port: &str) -> Vec<String> {
+    words([BATSLAB, name, "--port", port, "--interval", &wish.interval.max(0.1).to_string()])
+}
+
+fn tcp(
+    wish: &Wish<'_>,
+    to: &str,
+    port: &str,
+    seconds: &str,
+    congestion: Option<&str>,
+) -> Result<Load> {
+    refuse(wish, &[DATAGRAMS])?;
     // iperf3 takes whole seconds and intervals of a tenth at least.
     if !wish.own && find("iperf3").is_some() {
         let interval = wish.interval.clamp(0.1, 60.0).to_string();
@@ -138,20 +163,95 @@ fn tcp(wish: &Wish<'_>, to: &str, port: &str, seconds: &str, congestion: Option<
             client.extend(words(["-b", &format!("{}M", wish.bitrate / f64::from(wish.parallel))]));
         }
         client.extend(wish.args.iter().cloned());
-        return Load { server, client, reader: Reader::Iperf };
+        return Ok(Load { server, client, reader: Reader::Iperf });
     }
-    let server = words([BATSLAB, "__tcp-sink", "--port", port]);
+    if let Some((key, _)) = [PARALLEL, BITRATE, ARGS].iter().find(|(_, asks)| asks(wish)) {
+        unfit!("`{key}` over {} takes iperf3, which is not to be had here", wish.protocol.name);
+    }
+    let server = sink("__tcp-sink", wish, port);
     let to = format!("{to}:{port}");
     let mut client = words([BATSLAB, "__tcp-source", "--to", &to, "--seconds", seconds]);
     client.extend(words(["--congestion", congestion.unwrap_or("cubic")]));
-    Load { server, client, reader: Reader::Own }
+    Ok(Load { server, client, reader: Reader::Own })
 }
 
-fn udp(wish: &Wish<'_>, to: &str, port: &str, seconds: &str) -> Load {
+fn udp(wish: &Wish<'_>, to: &str, port: &str, seconds: &str) -> Result<Load> {
+    refuse(wish, &[PARALLEL, ARGS])?;
     let rate = if wish.bitrate > 0.0 { wish.bitrate } else { UDP_RATE };
-    let server = words([BATSLAB, "__udp-sink", "--port", port]);
+    let server = sink("__udp-sink", wish, port);
     let to = format!("{to}:{port}");
     let mut client = words([BATSLAB, "__udp-source", "--to", &to, "--seconds", seconds]);
     client.extend(words(["--mbps", &rate.to_string()]));
-    Load { server, client, reader: Reader::Own }
+    Ok(Load { server, client, reader: Reader::Own })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn protocol(name: &str, kind: ProtocolKind) -> Protocol {
+        Protocol { name: name.to_owned(), label: name.to_owned(), kind }
+    }
+
+    fn all() -> [Protocol; 5] {
+        let congestion = || "cubic".to_owned();
+        let tunnel = |carries| ProtocolKind::Tunnel {
+            client: Vec::new(),
+            server: Vec::new(),
+            port: 7000,
+            carries,
+            is_one_way: false,
+        };
+        [
+            protocol("tcp", ProtocolKind::Tcp { congestion: congestion() }),
+            protocol("quic", ProtocolKind::Quic { congestion: congestion() }),
+            protocol("udp", ProtocolKind::Udp),
+            protocol("tunnel", tunnel(PacketType::Tcp)),
+            protocol("daemon", ProtocolKind::Daemon { words: Vec::new() }),
+        ]
+    }
+
+    /// A wish that the programs of this one fulfil alone.
+    fn wish<'a>(protocol: &'a Protocol, args: &'a [String]) -> Wish<'a> {
+        Wish {
+            protocol,
+            to: "10.0.0.1",
+            port: 5201,
+            seconds: 2.0,
+            interval: 0.25,
+            sample_interval: 0.1,
+            parallel: 1,
+            bitrate: 0.0,
+            packet_type: PacketType::Tcp,
+            args,
+            bats: false,
+            own: true,
+        }
+    }
+
+    #[test]
+    fn no_key_is_ignored() {
+        let args = ["-x".to_owned()];
+        for protocol in &all() {
+            let name = protocol.name.as_str();
+            let plain = load(&wish(protocol, &[])).unwrap();
+            assert!(plain.server.ends_with(&["--interval".to_owned(), "0.25".to_owned()]));
+            let asked = [
+                ("parallel", Wish { parallel: 2, ..wish(protocol, &[]) }),
+                ("args", wish(protocol, &args)),
+                ("bitrate", Wish { bitrate: 3.0, ..wish(protocol, &[]) }),
+                ("packet_type", Wish { packet_type: PacketType::Udp, ..wish(protocol, &[]) }),
+            ];
+            for (key, wish) in asked {
+                if name == "udp" && ["bitrate", "packet_type"].contains(&key) {
+                    assert!(load(&wish).is_ok());
+                    continue;
+                }
+                let error = load(&wish).expect_err(key);
+                assert!(error.is::<crate::protocol::Unfit>(), "{name} {key}: {error}");
+                let text = error.to_string();
+                assert!(text.contains(key) && text.contains(name), "{text}");
+            }
+        }
+    }
 }

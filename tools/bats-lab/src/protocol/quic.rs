@@ -130,8 +130,8 @@ async fn interrupted() {
     }
 }
 
-/// Takes one connection and prints what arrived in each second, in the shape of iperf3.
-pub(crate) fn sink(port: u16) -> Result<()> {
+/// Takes one connection and prints what arrived in each `interval`, in the shape of iperf3.
+pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
     interrupt::watch()?;
     let intervals = run_through(async {
         let endpoint = server(port)?;
@@ -147,7 +147,7 @@ pub(crate) fn sink(port: u16) -> Result<()> {
         let start = Instant::now();
         let mut intervals = Vec::new();
         let (mut begin, mut bytes) = (0.0, 0u64);
-        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        let mut tick = tokio::time::interval(interval);
         tick.tick().await;
         loop {
             let ended = tokio::select! {

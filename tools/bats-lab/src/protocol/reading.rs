@@ -35,13 +35,15 @@ pub(crate) fn last_document(text: &str) -> Option<Value> {
     serde_json::Deserializer::from_str(text).into_iter::<Value>().map_while(Result::ok).last()
 }
 
-/// Reads the figures of a flow, with throughput over intervals of so many seconds at least: what arrived as the server saw it, the rest as who knows it.
+/// Reads the figures of a flow that ran for `length` seconds, with throughput over intervals of so
+/// many seconds at least: what arrived as the server saw it, the rest as who knows it.
 ///
 /// # Errors
 /// Where a program tells of an error, or nothing arrived.
 pub(crate) fn throughput(
     reader: Reader,
     interval: f64,
+    length: f64,
     client: &str,
     server: &str,
     of: &str,
@@ -62,7 +64,7 @@ pub(crate) fn throughput(
     let mut series = arrived.context("no octets arrived, or no figures of them")?;
     series.points = merged(&series.points, interval);
     let mut reading = Reading::default();
-    figures::of_throughput(&mut reading.figures, &series);
+    figures::of_throughput(&mut reading.figures, &series, length);
     reading.series.push(series);
     if let Some(near) = &near {
         sender(&mut reading, near, reader, of);
@@ -260,13 +262,14 @@ mod tests {
         let of = |bytes: u64| {
             format!(r#"{{"intervals":[{{"sum":{{"start":0,"end":1,"bytes":{bytes}}}}}]}}"#)
         };
-        let reading = throughput(Reader::Iperf, 1.0, &of(250_000), &of(125_000), "x").unwrap();
+        let reading = throughput(Reader::Iperf, 1.0, 1.0, &of(250_000), &of(125_000), "x").unwrap();
         assert_eq!(reading.figures["throughput_mbps"], 1.0);
-        let reading = throughput(Reader::Iperf, 1.0, &of(250_000), "", "x").unwrap();
+        let reading = throughput(Reader::Iperf, 1.0, 1.0, &of(250_000), "", "x").unwrap();
         assert_eq!(reading.figures["throughput_mbps"], 2.0);
-        let error = throughput(Reader::Iperf, 1.0, r#"{"error":"no way"}"#, "", "x").unwrap_err();
+        let error =
+            throughput(Reader::Iperf, 1.0, 1.0, r#"{"error":"no way"}"#, "", "x").unwrap_err();
         assert!(error.to_string().contains("no way"));
-        assert!(throughput(Reader::Own, 1.0, "", "nonsense", "x").is_err());
+        assert!(throughput(Reader::Own, 1.0, 1.0, "", "nonsense", "x").is_err());
     }
 
     #[test]

@@ -14,7 +14,6 @@ use crate::interrupt;
 const LAST: u64 = u64::MAX;
 /// How long the sink waits for another datagram once it has seen one.
 const SILENCE: Duration = Duration::from_secs(3);
-const INTERVAL: f64 = 1.0;
 
 /// Sends for some seconds at a rate of payload.
 pub(crate) fn source(to: SocketAddr, seconds: u64, mbps: f64) -> Result<()> {
@@ -58,13 +57,14 @@ fn micros() -> u64 {
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Counts what arrives until the last datagram, and prints it in the shape of iperf3.
-pub(crate) fn sink(port: u16) -> Result<()> {
+/// Counts what arrives in each `interval` until the last datagram, and prints it in the shape of
+/// iperf3.
+pub(crate) fn sink(port: u16, interval: Duration) -> Result<()> {
     interrupt::watch()?;
     let socket = UdpSocket::bind(("0.0.0.0", port))
         .with_context(|| format!("cannot listen on port {port}"))?;
     socket.set_read_timeout(Some(Duration::from_millis(50)))?;
-    let mut count = Count::default();
+    let mut count = Count { interval: interval.as_secs_f64(), ..Count::default() };
     let mut buffer = [0; 2048];
     let mut start: Option<Instant> = None;
     let mut heard = Instant::now();
@@ -101,6 +101,8 @@ struct Count {
     highest: u64,
     /// How many were sent, where the source has told.
     sent: Option<u64>,
+    /// Seconds.
+    interval: f64,
     interval_start: f64,
     interval_bytes: u64,
     interval_packets: u64,
@@ -134,7 +136,7 @@ impl Count {
         if let Some(before) = self.transit.replace(transit) {
             self.jitter += ((transit - before).abs() - self.jitter) / 16.0;
         }
-        if now - self.interval_start >= INTERVAL {
+        if now - self.interval_start >= self.interval {
             self.close(now);
         }
         true
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_lost() {
-        let mut count = Count::default();
+        let mut count = Count { interval: 1.0, ..Count::default() };
         let mut datagram = [0; SIZE];
         for number in 0..100 {
             put(&mut datagram, number);

@@ -75,9 +75,10 @@ pub(crate) fn set(figures: &mut Figures, name: &'static str, value: f64) {
 }
 
 /// Sets the figures that follow from throughput over time: intervals in rising order, of which the
-/// points name the ends.
-pub(crate) fn of_throughput(figures: &mut Figures, series: &Series) {
-    let Some(end) = whole(&series.points) else { return };
+/// points name the ends. What arrives after `length` seconds, when the source has ended and queues
+/// drain, does not count.
+pub(crate) fn of_throughput(figures: &mut Figures, series: &Series, length: f64) {
+    let Some(end) = whole(&series.points).map(|end| end.min(length)) else { return };
     set(figures, "throughput_mbps", mean(&series.points, 0.0, end));
     set(figures, "first_10s_mbps", mean(&series.points, 0.0, end.min(10.0)));
     let (from, to) = steady(end);
@@ -144,6 +145,20 @@ mod tests {
         assert_eq!((whole(&[(1.0, 8.0)]), whole(&[])), (Some(1.0), None));
         assert_eq!(steady(20.0), (5.0, 15.0));
         assert_eq!(steady(4.0), (2.0, 4.0));
+    }
+
+    #[test]
+    fn what_drains_after_the_end_does_not_count() {
+        let mut points: Vec<(f64, f64)> = (1..=8).map(|second| (f64::from(second), 9.5)).collect();
+        points.push((8.76, 0.1));
+        let series = Series { name: String::new(), of: String::new(), unit: String::new(), points };
+        let mut figures = Figures::new();
+        of_throughput(&mut figures, &series, 8.0);
+        for name in ["steady_mbps", "throughput_mbps", "first_10s_mbps"] {
+            assert!((figures[name] - 9.5).abs() < 1e-9, "{name}: {}", figures[name]);
+        }
+        of_throughput(&mut figures, &series, f64::INFINITY);
+        assert!(figures["steady_mbps"] < 9.0);
     }
 
     #[test]

@@ -18,7 +18,8 @@ use crate::interrupt;
 use crate::plan::{Case, Flow, Network, Protocol, ProtocolKind, Tool};
 use crate::process::{Guarded, Process};
 use crate::protocol::load::{Load, Wish, load};
-use crate::protocol::reading::{Reading, throughput};
+use crate::protocol::reading::{Reader, Reading, throughput};
+use crate::protocol::unfit;
 use crate::result::Series;
 use crate::result::figures::{mean, set};
 use crate::settings::Link;
@@ -103,30 +104,40 @@ impl Cell<'_> {
     /// # Errors
     /// Where something cannot be started, fails, or gives no figures.
     pub(crate) fn measure(&self) -> Result<Measured> {
-        match self.once(false) {
-            Err(error) if error.downcast_ref::<ControlLost>().is_some() => {
-                interrupt::check()?;
-                self.progress.say(&format!("{error:#}; once more with the built-in load"));
-                let mut measured = self.once(true)?;
-                measured.warnings.push("iperf3 gave up: its control connection crosses the link, too; measured with the built-in load".to_owned());
-                Ok(measured)
+        let mut own = Own::default();
+        loop {
+            let error = match self.once(own) {
+                Ok(mut measured) => {
+                    if own.tool || own.flows {
+                        measured.warnings.push("iperf3 gave up: its control connection crosses the link, too; measured with the built-in load".to_owned());
+                    }
+                    return Ok(measured);
+                }
+                Err(error) => error,
+            };
+            // Each is tried once more: who has a load of its own does not lose iperf3's.
+            match error.downcast_ref::<ControlLost>().map(|lost| lost.of_flow) {
+                Some(true) if !own.flows => own.flows = true,
+                Some(false) if !own.tool => own.tool = true,
+                _ => return Err(error),
             }
-            other => other,
+            interrupt::check()?;
+            self.progress.say(&format!("{error:#}; once more with the built-in load"));
         }
     }
 
-    fn once(&self, own: bool) -> Result<Measured> {
+    fn once(&self, own: Own) -> Result<Measured> {
         let to = self.ground.address(self.tool.server);
         let place = Place {
             to: &to,
-            own,
+            own: own.tool,
             sample_interval: self.case.sample_interval,
             is_local: self.is_local,
         };
         let job = tool::job(self.tool, self.protocol, &place)?;
         let mut commands = Vec::new();
-        let mut carriers = self.carriers(&mut commands)?;
-        let mut flows = self.flows(&mut commands)?;
+        let mut flows = self.flows(own.flows)?;
+        let mut carriers = self.carriers(&flows, &mut commands)?;
         let mut server = match &job.server {
             Some(words) => Some(self.start(self.tool.server, words, "server", &mut commands)?),
             None => None,
@@ -189,37 +200,46 @@ impl Cell<'_> {
         Ok(Started { guard, name: format!("the {name}"), output, errors })
     }
 
-    /// Starts what the protocol needs on the nodes.
-    fn carriers(&self, commands: &mut Vec<String>) -> Result<Vec<Started>> {
+    /// Starts what the protocols of the tool and of the flows need on the nodes.
+    fn carriers(&self, flows: &[Beside<'_>], commands: &mut Vec<String>) -> Result<Vec<Started>> {
         let mut carriers = Vec::new();
-        let to = self.ground.address(self.tool.server);
-        let fill = |words: &[String]| -> Result<Vec<String>> {
-            let words: Vec<String> = words.iter().map(|word| word.replace("%s", &to)).collect();
-            let program = words.first().map_or("", String::as_str);
-            if self.is_local && crate::protocol::programs::find(program).is_none() {
-                bail!("the program `{program}` of {} is not installed", self.protocol.name);
-            }
-            Ok(words)
-        };
-        match &self.protocol.kind {
-            ProtocolKind::Tunnel { client, server, .. } => {
-                let (client, server) = (fill(client)?, fill(server)?);
-                carriers.push(self.start(self.tool.server, &server, "tunnel-server", commands)?);
-                wait(Duration::from_millis(300))?;
-                carriers.push(self.start(self.tool.client, &client, "tunnel-client", commands)?);
-            }
-            ProtocolKind::Daemon { words } => {
-                let words = fill(words)?;
-                for node in 0..self.network.nodes {
-                    carriers.push(self.start(node, &words, &format!("daemon-{node}"), commands)?);
+        for carrier in carriers_of(self.protocol, self.tool, flows)? {
+            let to = self.ground.address(carrier.server);
+            let name = &carrier.name;
+            let fill = |words: &[String]| -> Result<Vec<String>> {
+                let words: Vec<String> = words.iter().map(|word| word.replace("%s", &to)).collect();
+                let program = words.first().map_or("", String::as_str);
+                if self.is_local && crate::protocol::programs::find(program).is_none() {
+                    bail!("the program `{program}` of {} is not installed", carrier.protocol.name);
                 }
+                Ok(words)
+            };
+            match &carrier.protocol.kind {
+                ProtocolKind::Tunnel { client, server, .. } => {
+                    let (client, server) = (fill(client)?, fill(server)?);
+                    let name_of = |end: &str| format!("{name}tunnel-{end}");
+                    let started =
+                        self.start(carrier.server, &server, &name_of("server"), commands)?;
+                    carriers.push(started);
+                    wait(Duration::from_millis(300))?;
+                    let started =
+                        self.start(carrier.client, &client, &name_of("client"), commands)?;
+                    carriers.push(started);
+                }
+                ProtocolKind::Daemon { words } => {
+                    let words = fill(words)?;
+                    for node in 0..self.network.nodes {
+                        let name = format!("{name}daemon-{node}");
+                        carriers.push(self.start(node, &words, &name, commands)?);
+                    }
+                }
+                _ => {}
             }
-            _ => {}
         }
         Ok(carriers)
     }
 
-    fn flows(&self, _: &mut Vec<String>) -> Result<Vec<Beside<'_>>> {
+    fn flows(&self, own: bool) -> Result<Vec<Beside<'_>>> {
         if !matches!(self.tool.kind, crate::plan::ToolKind::Throughput { .. }) {
             return Ok(Vec::new());
         }
@@ -240,7 +260,7 @@ impl Cell<'_> {
                 packet_type: PacketType::Tcp,
                 args: &[],
                 bats: false,
-                own: false,
+                own,
             };
             let load = load(&wish)?;
             let label = format!("{} {} to {}", flow.protocol.label, flow.client, flow.server);
@@ -364,7 +384,8 @@ impl Cell<'_> {
         if !status.success() && !was_ended {
             let complaint = client.complaint();
             if job.has_stand_in {
-                return Err(ControlLost(format!("iperf3 failed: {complaint}")).into());
+                let text = format!("iperf3 failed: {complaint}");
+                return Err(ControlLost { text, of_flow: false }.into());
             }
             bail!("the client failed ({status}): {complaint}");
         }
@@ -422,7 +443,8 @@ impl Cell<'_> {
         };
         let mut reading = match tool::read(job, &said, &self.protocol.label) {
             Err(error) if job.has_stand_in => {
-                return Err(ControlLost(format!("iperf3: {error:#}")).into());
+                let text = format!("iperf3: {error:#}");
+                return Err(ControlLost { text, of_flow: false }.into());
             }
             other => other?,
         };
@@ -447,10 +469,12 @@ impl Cell<'_> {
         reading.series.extend(ran.usage.iter().cloned());
         let mut shares: Vec<(Series, f64)> = Vec::new();
         for flow in flows.iter_mut() {
-            let (Some(client), Some(server)) = (&flow.client, &flow.server) else { continue };
+            let (Some(client), Some(server)) = (&flow.client, &flow.server) else {
+                bail!("{} did not run: the tool ended before", flow.label);
+            };
             let (sent, arrived) = (client.printed(), server.printed());
-            let interval = self.tool.interval;
-            match throughput(flow.load.reader, interval, &sent, &arrived, &flow.label) {
+            let (interval, length) = (self.tool.interval, flow.times.duration);
+            match throughput(flow.load.reader, interval, length, &sent, &arrived, &flow.label) {
                 Ok(other) => {
                     for mut series in other.series {
                         for point in &mut series.points {
@@ -464,7 +488,13 @@ impl Cell<'_> {
                         reading.series.push(series);
                     }
                 }
-                Err(error) => warnings.push(format!("{}: {error:#}", flow.label)),
+                Err(error) => {
+                    let text = format!("{}: {error:#}; {}", flow.label, client.complaint());
+                    if flow.load.reader == Reader::Iperf {
+                        return Err(ControlLost { text, of_flow: true }.into());
+                    }
+                    bail!("{text}");
+                }
             }
         }
         if let (Some(main), false) = (reading.series.first().cloned(), shares.is_empty()) {
@@ -489,6 +519,60 @@ impl Cell<'_> {
     }
 }
 
+/// A protocol that needs programs on the nodes, and between whom.
+struct Carrier<'a> {
+    protocol: &'a Protocol,
+    client: u32,
+    server: u32,
+    /// What its files' names begin with.
+    name: String,
+}
+
+/// Those of the tool and of the flows beside it. A daemon of both runs once.
+fn carriers_of<'a>(
+    protocol: &'a Protocol,
+    tool: &Tool,
+    flows: &[Beside<'a>],
+) -> Result<Vec<Carrier<'a>>> {
+    let name = String::new();
+    let main = Carrier { protocol, client: tool.client, server: tool.server, name };
+    let of_flow = |beside: &Beside<'a>| Carrier {
+        protocol: &beside.flow.protocol,
+        client: beside.flow.client,
+        server: beside.flow.server,
+        name: format!("flow-{}-", beside.port),
+    };
+    let mut carriers: Vec<Carrier<'a>> = Vec::new();
+    for one in std::iter::once(main).chain(flows.iter().map(of_flow)) {
+        match &one.protocol.kind {
+            ProtocolKind::Tunnel { .. } => {
+                // Its programs listen on ports of their own.
+                let nodes = [one.client, one.server];
+                let is_there = carriers.iter().any(|other| {
+                    other.protocol.kind == one.protocol.kind
+                        && (nodes.contains(&other.client) || nodes.contains(&other.server))
+                });
+                if is_there {
+                    unfit!(
+                        "{} has a client or server at one of the nodes {} and {} already, on the same ports",
+                        one.protocol.name,
+                        one.client,
+                        one.server
+                    );
+                }
+            }
+            ProtocolKind::Daemon { .. } => {
+                if carriers.iter().any(|other| other.protocol.kind == one.protocol.kind) {
+                    continue;
+                }
+            }
+            _ => continue,
+        }
+        carriers.push(one);
+    }
+    Ok(carriers)
+}
+
 struct Ran {
     client: String,
     exit_code: Option<i32>,
@@ -498,13 +582,24 @@ struct Ran {
     usage: Vec<Series>,
 }
 
+/// Who is measured with the loads of this program because iperf3 has failed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Own {
+    tool: bool,
+    flows: bool,
+}
+
 /// iperf3 has failed, for which there is a stand-in.
 #[derive(Debug)]
-struct ControlLost(String);
+struct ControlLost {
+    text: String,
+    /// Whether it was that of a flow beside the tool's.
+    of_flow: bool,
+}
 
 impl std::fmt::Display for ControlLost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Job {
 #[derive(Clone, Debug)]
 pub(crate) enum Read {
     /// Throughput.
-    Throughput { reader: Reader, interval: f64 },
+    Throughput { reader: Reader, interval: f64, length: f64 },
     /// Round-trip times.
     RoundTrips,
     /// A file that was copied, and must be equal to the one that was sent.
@@ -88,7 +88,11 @@ pub(crate) fn job(tool: &Tool, protocol: &Protocol, place: &Place<'_>) -> Result
             Ok(Job {
                 server: Some(load.server),
                 client: load.client,
-                read: Read::Throughput { reader: load.reader, interval: tool.interval },
+                read: Read::Throughput {
+                    reader: load.reader,
+                    interval: tool.interval,
+                    length: tool.seconds(),
+                },
                 ends_after: None,
                 has_stand_in,
                 port: port_of(protocol),
@@ -250,13 +254,16 @@ pub(crate) struct Said<'a> {
 /// Where there are none, with the reason.
 pub(crate) fn read(job: &Job, said: &Said<'_>, of: &str) -> Result<Reading> {
     match &job.read {
-        Read::Throughput { reader, interval } => {
-            reading::throughput(*reader, *interval, said.client, said.server, of)
+        Read::Throughput { reader, interval, length } => {
+            reading::throughput(*reader, *interval, *length, said.client, said.server, of)
         }
         Read::RoundTrips => reading::round_trips(said.client, of),
         Read::File(copy) => copy.read(said.seconds),
         Read::Command => {
-            let mut reading = reading::throughput(Reader::Iperf, 0.0, said.client, said.server, of)
+            // How long the command sends is its own affair.
+            let length = f64::INFINITY;
+            let (client, server) = (said.client, said.server);
+            let mut reading = reading::throughput(Reader::Iperf, 0.0, length, client, server, of)
                 .unwrap_or_default();
             if let Some(code) = said.exit_code {
                 set(&mut reading.figures, "exit_code", f64::from(code));

@@ -94,6 +94,11 @@ fn values_that_make_no_sense_are_refused() {
             "[brtp]\n    events: [{ at: 99, set: { down: true } }]",
             "from 0 to 3 s",
         ),
+        (
+            "[brtp, tcp-cubic]",
+            "[brtp]\n    events: [{ at: 1, set: { between: [0, 1], loss: 1% } }]",
+            "`between` is for one",
+        ),
     ] {
         refused(&GOOD.replace(from, to), &["test.yaml:", words]);
     }

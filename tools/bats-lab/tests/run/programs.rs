@@ -113,3 +113,52 @@ tests:
     assert_eq!(one["status"], "failed");
     assert!(one["reason"].as_str().unwrap().contains("`sshping` is not installed"), "{one}");
 }
+
+/// What carries a flow is started as what carries the tool's; one that gives no figures is a failure.
+#[test]
+fn a_flow_beside_the_tools_has_its_tunnel_and_must_run() {
+    const NAME: &str = "a_flow_beside_the_tools_has_its_tunnel_and_must_run";
+    if !allowed(NAME) || !are_there(NAME, &[("kcptun-client", "kcptun")]) {
+        return;
+    }
+    let _alone = alone();
+    let case = Case::new(
+        "
+protocols:
+  - name: nowhere
+    type: none_distributed
+    port: 7100
+    protocols:
+      - { name: near, bin: sleep, args: [60] }
+      - { name: far, bin: sleep, args: [60] }
+tests:
+  beside:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 20M, delay: 2ms } }
+    target_protocols: [udp, kcp]
+    test_tools: { iperf: { bitrate: 2, interval: 0.5, interval_num: 6 } }
+    competition_flows: [{ flow_type: kcp, client_host: 0, server_host: 1, delay: 0, duration: 2 }]
+    verify: false
+  broken:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 20M, delay: 2ms } }
+    target_protocols: [udp]
+    test_tools: { iperf: { bitrate: 2, interval: 0.5, interval_num: 4 } }
+    competition_flows: [{ flow_type: nowhere, client_host: 0, server_host: 1, delay: 0, duration: 1 }]
+    verify: false
+",
+    );
+    let (output, result) = case.run(&[]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let of = |case: usize, index: usize| &result["cases"][case]["measurements"][index];
+    let ran = of(0, 0);
+    assert_eq!(ran["status"], "passed", "{ran}");
+    let flow = ran["series"].as_array().unwrap().iter().find(|series| {
+        series["name"] == "throughput" && series["of"].as_str().unwrap().contains("KCP")
+    });
+    let points = flow.unwrap_or_else(|| panic!("no flow: {ran}"))["points"].as_array().unwrap();
+    assert!(points.iter().any(|point| point[1].as_f64().unwrap() > 1.0), "{points:?}");
+    // The same ports are not to be had twice on a node.
+    assert_eq!(of(0, 1)["status"], "unsupported", "{}", of(0, 1));
+    let broken = of(1, 0);
+    assert_eq!(broken["status"], "failed", "{broken}");
+    assert!(broken["reason"].as_str().unwrap().contains("NOWHERE"), "{broken}");
+}

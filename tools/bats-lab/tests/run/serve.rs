@@ -12,15 +12,16 @@ use super::support::{batslab, run};
 struct Server {
     child: Child,
     address: String,
-    results: tempfile::TempDir,
+    /// Holds the results, and what is none of them.
+    folder: tempfile::TempDir,
 }
 
 impl Server {
     fn start(arguments: &[&str]) -> Self {
-        let results = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let mut child = batslab()
             .args(["serve", "--listen", "127.0.0.1:0", "--results"])
-            .arg(results.path())
+            .arg(folder.path().join("results"))
             .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
@@ -28,7 +29,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().trim_start_matches("http://").trim_end_matches('/').to_owned();
-        Self { child, address, results }
+        Self { child, address, folder }
     }
 
     /// Status and body.
@@ -160,7 +161,7 @@ fn strangers_get_nothing() {
             .0,
         403
     );
-    std::fs::write(server.results.path().join("../secret"), "x").ok();
+    std::fs::write(server.folder.path().join("secret"), "x").unwrap();
     for path in [
         "/runs/../secret",
         "/runs/x/../../secret",
@@ -197,7 +198,7 @@ fn the_page_works_in_a_browser() {
     let server = Server::start(&[]);
     let (_, answer) = server.json("POST", "/api/runs", Some(&json!({ "yaml": YAML })));
     let name = answer["name"].as_str().unwrap();
-    let report = server.results.path().join(name).join("report.html");
+    let report = server.folder.path().join("results").join(name).join("report.html");
     let deadline = Instant::now() + Duration::from_secs(60);
     while !report.exists() {
         assert!(Instant::now() < deadline);

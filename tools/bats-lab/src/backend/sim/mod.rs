@@ -277,6 +277,7 @@ impl Run<'_> {
             parallel: usize::from(parallel),
             others,
             mode,
+            length: self.tool.seconds(),
             interval: self.tool.interval,
             sample_interval: self.case.sample_interval,
         };

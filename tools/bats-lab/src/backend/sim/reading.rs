@@ -22,6 +22,8 @@ pub(super) struct Shown<'a> {
     /// Of each of the others.
     pub(super) others: Vec<String>,
     pub(super) mode: bats_proto::Mode,
+    /// Seconds that the tool runs.
+    pub(super) length: f64,
     /// Seconds of an interval of throughput.
     pub(super) interval: f64,
     /// Seconds between two samples of a state.
@@ -35,7 +37,7 @@ impl Shown<'_> {
         let interval = self.interval.max(INTERVAL);
         let (main, others) = outcome.flows.split_at(self.parallel.min(outcome.flows.len()));
         let arrived = throughput(main, interval, self.label);
-        figures::of_throughput(&mut reading.figures, &arrived);
+        figures::of_throughput(&mut reading.figures, &arrived, self.length);
         let mut shares = vec![later_half(&arrived)];
         reading.series.push(arrived);
         self.state(&mut reading, main);
