@@ -209,7 +209,7 @@ impl Connection {
 
     /// Whether the link is up and may carry.
     pub(crate) fn is_admitted(&self) -> bool {
-        self.carriage.admitted && self.state.is_established()
+        self.carriage.admitted && self.is_established()
     }
 
     /// Whether both ends of the link report ranks, if `own` does.

@@ -131,6 +131,8 @@ impl Connection {
             self.mtu = MtuDiscovery::new(self.max_udp_payload);
             let algorithm = self.algorithm();
             self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);
+            // Its rounds end by octets of the connection, and those before it count.
+            self.controller.on_sent(now, self.sent.bytes_sent(), 0);
         }
         // What went to the old address says nothing about the path.
         let lost = self.sent.abandon_in_flight();

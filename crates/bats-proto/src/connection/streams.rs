@@ -141,6 +141,15 @@ impl Outgoing {
         }
     }
 
+    /// Octets that wait to be sent or to be acknowledged. What is kept for the repair of messages with
+    /// deadlines waits for nothing.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        match self {
+            Self::Timely { queue, .. } => queue.bytes_held(),
+            _ => self.bytes_held(),
+        }
+    }
+
     /// Octets that wait and octets kept for repair.
     pub(super) fn bytes_held(&self) -> usize {
         match self {

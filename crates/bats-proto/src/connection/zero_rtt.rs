@@ -134,6 +134,7 @@ impl Connection {
             self.rtt.on_sample(now, rtt, Duration::ZERO);
             let (algorithm, rtt) = (self.algorithm(), self.rtt.smoothed());
             self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);
+            self.controller.on_sent(now, self.sent.bytes_sent(), 0);
         }
         self.control.handshake_done = true;
         self.control.crypto = !self.handshake.later_data().is_empty();

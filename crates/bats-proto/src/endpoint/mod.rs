@@ -87,6 +87,10 @@ pub enum Output {
 /// driver; more are dropped, the stranger will ask again.
 const MAX_STATELESS_ANSWERS: usize = 64;
 
+/// Longest handshake of a client with early data: servers remember first flights for 25 seconds, so that
+/// none of them is taken twice (ADR 0013).
+const EARLY_HANDSHAKE: Duration = Duration::from_secs(10);
+
 /// One UDP socket's worth of connections.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -155,6 +159,11 @@ impl Endpoint {
         if !config.transport.mode.is_own() {
             let text = format!("mode {} is not carried by packets", config.transport.mode as u8);
             return Err(ConnectError::Configuration(text));
+        }
+        if config.transport.early_data && config.transport.handshake_timeout > EARLY_HANDSHAKE {
+            let text = "with early data a handshake has ten seconds: a server remembers its first flight \
+                        for little longer";
+            return Err(ConnectError::Configuration(text.to_owned()));
         }
         let carried = self.carrier.as_ref().and_then(|carrier| carrier.key_of(remote));
         if carried.is_some() && config.transport.early_data {

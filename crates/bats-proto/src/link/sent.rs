@@ -271,6 +271,11 @@ impl SentPackets {
         self.largest_acked
     }
 
+    /// Bytes of all packets sent so far.
+    pub fn bytes_sent(&self) -> u64 {
+        self.cumulative_bytes
+    }
+
     /// Bytes of packets acknowledged so far.
     pub fn bytes_acked(&self) -> u64 {
         self.acked_bytes
@@ -320,6 +325,8 @@ impl SentPackets {
                             self.eliciting_in_flight -= 1;
                         }
                     }
+                    // Its loss was not counted either.
+                    Fate::Lost if packet.contents.mtu_probe => {}
                     Fate::Lost => {
                         self.spurious += 1;
                         self.loss.on_spurious();

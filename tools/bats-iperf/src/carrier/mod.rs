@@ -145,8 +145,14 @@ impl Pipe {
         let stats = connection.stats();
         // What the path carries in 50 ms, beside what is under way.
         let soon = stats.delivery_bps / 8 / 20;
-        let most = (2 * stats.cwnd_bytes).saturating_add(soon).max(MIN_BACKLOG);
-        let is_due = connection.mode().is_reliable() && stats.send_buffer_bytes > 0;
+        let is_reliable = connection.mode().is_reliable();
+        let most = if is_reliable {
+            (2 * stats.cwnd_bytes).saturating_add(soon).max(MIN_BACKLOG)
+        } else {
+            // Nothing is under way here, and what waits for long is too old when it leaves.
+            soon
+        };
+        let is_due = is_reliable && stats.send_buffer_bytes > 0;
         Look {
             is_backlogged: stats.send_buffer_bytes > most,
             heard: is_due.then_some(stats.packets_received),
