@@ -6,7 +6,7 @@ mod echo;
 mod latency;
 #[path = "../examples/send_file.rs"]
 mod send_file;
-#[path = "../examples/throughput.rs"]
+#[path = "../examples/message_throughput.rs"]
 #[expect(dead_code, reason = "the arguments are the tests' own")]
 mod throughput;
 

@@ -2,7 +2,7 @@
 //! `crates/bats-c/examples/cpp/throughput.cpp` does: the yardstick for the other languages, see
 //! `crates/bats-c/compare-speed`.
 //!
-//!     cargo run --release -p openbats --example throughput [MEGABYTES]
+//!     cargo run --release -p openbats --example message_throughput [MEGABYTES]
 
 use std::thread;
 use std::time::Instant;
