@@ -107,10 +107,10 @@ fn check(mode: Mode, octets: usize, limit: i64) {
 #[test]
 fn an_idle_connection_takes_little() {
     for mode in [Mode::Brtp, Mode::Btp, Mode::Brctp, Mode::Transparent] {
-        check(mode, 0, 16 << 10);
+        check(mode, 0, 17 << 10);
     }
     for mode in [Mode::Brtp, Mode::Btp, Mode::Transparent] {
-        check(mode, 1_000, 16 << 10);
+        check(mode, 1_000, 17 << 10);
     }
 }
 
