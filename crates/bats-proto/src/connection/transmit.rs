@@ -94,7 +94,10 @@ impl Connection {
                 let is_new = self.control.end && !had_end;
                 is_new.then(|| self.poll_control(now, buffer, &mut carriage)).flatten()
             });
-        if segment_size.is_none() && self.writable_wanted {
+        if segment_size.is_none()
+            && self.writable_wanted
+            && self.streams.as_ref().is_some_and(|s| s.outgoing.bytes_held() == 0)
+        {
             // What was too old has made room, and no acknowledgement will tell.
             self.update_application();
         }
