@@ -170,6 +170,8 @@ pub(crate) struct Connection {
     control: PendingControl,
     deadlines: Deadlines,
     probe_count: u32,
+    /// When coded data were sent or the peer reported of them last.
+    coded_at: Timestamp,
     /// Nothing has been heard for several probe time-outs: what was found then.
     hush: Option<Hush>,
     /// When the first packet that no acknowledgement has followed was sent.

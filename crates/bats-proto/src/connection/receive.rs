@@ -252,6 +252,7 @@ impl Connection {
             Frame::Ping => self.owe_ack(now),
             Frame::Ack(header) => self.handle_ack(now, header, ranges),
             Frame::Rank(mut feedback) => {
+                self.coded_at = now;
                 let view = self.path_view();
                 if self.carried.is_some()
                     && let Some(streams) = &self.streams

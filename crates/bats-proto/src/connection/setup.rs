@@ -154,6 +154,7 @@ impl Connection {
             control: PendingControl::default(),
             deadlines: Deadlines { idle: Some(now + idle_timeout), ..Deadlines::default() },
             probe_count: 0,
+            coded_at: now,
             hush: None,
             unanswered_since: None,
             probes_allowed: 0,

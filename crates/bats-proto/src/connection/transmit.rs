@@ -228,6 +228,9 @@ impl Connection {
         }
         let size = buffer.len() - start;
         let awaits_answer = ack_eliciting && !contents.mtu_probe;
+        if contents.coded {
+            self.coded_at = now;
+        }
         self.sent.on_sent(now, size, ack_eliciting, self.app_limited, contents);
         // Acknowledgements count, too: the octets of a round are those of all packets.
         self.controller.on_sent(now, size as u64, self.sent.bytes_in_flight());
@@ -623,6 +626,10 @@ impl Connection {
         let undecoded = self.streams.as_ref().is_some_and(|s| s.outgoing.awaits_decoding());
         self.deadlines.probe = if self.sent.expects_ack() || undecoded {
             let from = if self.probe_count == 0 { now } else { self.sent.last_eliciting_at() };
+            // Whoever has seen nothing of the data does not report that they are missing: answers to
+            // keep-alives and other packets do not put their repair off.
+            let from =
+                if undecoded && self.carried.is_none() { from.min(self.coded_at) } else { from };
             Some((from + self.probe_backoff()).max(now))
         } else {
             None

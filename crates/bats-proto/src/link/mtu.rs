@@ -266,7 +266,7 @@ mod tests {
     fn a_smaller_path_that_loses_is_found() {
         for share in [10, 20, 3] {
             // Spread without a period, which would hit all copies of one size.
-            let lost = |n: u32| (n.wrapping_mul(0x9e37_79b1) >> 16) % share == 0;
+            let lost = |n: u32| (n.wrapping_mul(0x9e37_79b1) >> 16).is_multiple_of(share);
             let (mtu, probes) = search(1_392, 1_472, 1.0 / f64::from(share), lost);
             assert!(mtu.current() + SEARCH_STEP >= 1_392, "{mtu:?}, {probes} probes");
         }
