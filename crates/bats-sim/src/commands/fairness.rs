@@ -10,7 +10,8 @@ pub(crate) const LEGEND: &str = "\
 A link of 100 Mbit/s and 20 ms one way, measured for 30 s from 10 s after the last flow began. \
 'share': what the first flow takes of what the link carries, its redundancy counted as its own. \
 'Jain': index of the goodputs, 1 for equal ones. 'queue': mean, as a share of its length. TCP is a \
-model: acknowledgements clock data out, selective acknowledgements, CUBIC after RFC 9438 or BBR v1.";
+model: acknowledgements clock data out, selective acknowledgements, CUBIC after RFC 9438 or BBR v1. \
+The exit status is 1 if a bound is not kept.";
 
 #[derive(Parser)]
 pub(crate) struct Fairness {
@@ -88,5 +89,9 @@ pub(crate) fn run(arguments: &Fairness) -> Result<(), Failure> {
     }
     say("scene                              queue loss%  share   Jain  queue  q-loss%   used  \
          bound                     Mbit/s of each")?;
-    verdicts.iter().try_for_each(|verdict| say(&line(verdict)))
+    verdicts.iter().try_for_each(|verdict| say(&line(verdict)))?;
+    match verdicts.iter().filter(|verdict| !verdict.is_met).count() {
+        0 => Ok(()),
+        missed => Err(Failure::Verdict(format!("{missed} bounds are not kept"))),
+    }
 }

@@ -300,6 +300,16 @@ impl LossTrial {
         self.discard();
     }
 
+    /// Nothing is known of the path, as at the beginning.
+    pub(super) fn start_anew(&mut self) {
+        self.own = None;
+        self.least = None;
+        self.before = None;
+        self.is_over = false;
+        self.is_overrun = false;
+        self.discard();
+    }
+
     pub(super) fn excess(&self, loss: &LossCount) -> f64 {
         self.own().map_or(0.0, |own| loss.excess_over(&own))
     }

@@ -7,6 +7,7 @@
 
 mod loss_trial;
 mod path_model;
+mod restart;
 mod rivals;
 mod rounds;
 mod steps;
@@ -19,6 +20,7 @@ use bats_types::Timestamp;
 use super::{AckSample, Controller};
 use loss_trial::Level;
 use path_model::PathModel;
+use restart::Restart;
 use rivals::Rivals;
 use yielding::{View, Yielding};
 
@@ -44,9 +46,16 @@ const DRAIN_GAIN: f64 = 0.5;
 const CRUISE_GAIN: f64 = 0.99;
 const UP_GAIN: f64 = 1.25;
 const MAX_UP_GAIN: f64 = 2.0;
+/// Successes of a probe before it asks for more: the room that others leave is small.
+const PATIENT_STEPS: u32 = 2;
 const DOWN_GAIN: f64 = 0.75;
 /// Time between probes for more bandwidth.
 const PROBE_INTERVAL: Duration = Duration::from_millis(2_500);
+/// The same where others share the link, and the growth of a probe that filled it which shows them.
+const SHARED_INTERVAL: Duration = Duration::from_millis(1_250);
+const SHARED_GROWTH: f64 = 0.04;
+/// Power of the part kept of what such a probe found (ADR 0016).
+const KEPT_POWER: i32 = 2;
 /// A round lasts at least this long: on paths with hardly any delay acknowledgements come less
 /// often than once in a round trip, and scheduling of the hosts is what is measured.
 const MIN_ROUND: Duration = Duration::from_millis(5);
@@ -71,6 +80,12 @@ const PROBE_TOLERANCE: f64 = 1.02;
 /// the rate is taken to be at least if it was one.
 const STANDING_ROUNDS: u32 = 8;
 const MIN_STANDING_GAIN: f64 = 0.95;
+/// Rounds for which a queue may be that of somebody else's probe.
+const PROBING_ROUNDS: u32 = 3;
+/// Share of what is sent that arrives at least beside a flow that probes.
+const PROBED_RATE: f64 = 0.85;
+/// The same for a queue that becomes shorter.
+const SHRINKING: f64 = 1.02;
 /// Rounds that the rate stays below the path's for a queue that does not become empty.
 const MAX_YIELD_ROUNDS: u32 = 6;
 /// Multiple of the jitter below which nothing counts as a queue.
@@ -134,6 +149,16 @@ pub(super) struct Bbr {
     /// Octets a second that arrived then.
     arrivals_before_up: u64,
     up_gain: f64,
+    /// Successes of this probe.
+    up_steps: u32,
+    /// The queue when it began.
+    up_queue: Duration,
+    /// The probe made a queue of its own.
+    filled: bool,
+    /// The last probe got a part of what it asked for: others had the rest.
+    is_shared: bool,
+    /// The longest queue since this state began.
+    longest_queue: Duration,
     /// Pace, as a share of the rate believed, at which a queue stood for long.
     stood_at: Option<f64>,
     /// The state before was a probe.
@@ -150,14 +175,16 @@ pub(super) struct Bbr {
     next_trial: Timestamp,
     full_since: Option<Timestamp>,
     yielding: Yielding,
+    restart: Restart,
     rivals: Option<Rivals>,
     /// When the path was last taken for longer, and the rate then.
     rebased: Option<(Timestamp, u64)>,
     /// Until then a queue that does not yield is known to be that of others.
     certain_until: Timestamp,
-    /// The rate beside them, and our share of the queue then.
+    /// The rate beside them, our share of the queue, and what was in flight at an equal share then.
     rate_with_rivals: u64,
     share_with_rivals: f64,
+    products_with_rivals: f64,
     /// What the rate was when the queue that stands began to.
     bandwidth_at_full: u64,
     state_since: Timestamp,
@@ -193,6 +220,11 @@ impl Bbr {
             before_up: 0,
             arrivals_before_up: 0,
             up_gain: UP_GAIN,
+            up_steps: 0,
+            up_queue: Duration::ZERO,
+            filled: false,
+            is_shared: false,
+            longest_queue: Duration::ZERO,
             stood_at: None,
             probed: false,
             startup_gain: 1.0,
@@ -203,11 +235,13 @@ impl Bbr {
             next_trial: Timestamp::ZERO,
             full_since: None,
             yielding: Yielding::default(),
+            restart: Restart::default(),
             rivals: None,
             rebased: None,
             certain_until: Timestamp::ZERO,
             rate_with_rivals: 0,
             share_with_rivals: rivals::EQUAL_SHARE,
+            products_with_rivals: rivals::PRODUCTS,
             bandwidth_at_full: 0,
             state_since: Timestamp::ZERO,
             blind_until: Timestamp::ZERO,
@@ -243,12 +277,16 @@ impl Bbr {
         self.state = state;
         self.state_since = now;
         self.rounds_in_state = 0;
+        self.longest_queue = Duration::ZERO;
         self.bandwidth_at_round = self.bandwidth;
         if state == State::Cruise {
             self.stood_at = None;
         }
         if state == State::Up {
             self.up_gain = UP_GAIN;
+            self.up_steps = 0;
+            self.filled = false;
+            self.up_queue = self.path.standing_queue(self.standing_span());
             self.before_up = self.bandwidth;
             self.arrivals_before_up =
                 self.path.arrivals(self.round_time()).map_or(0, |(rate, _)| rate);
@@ -266,7 +304,8 @@ impl Bbr {
             } else if let Some(at) = due {
                 at.max(now + self.round_time() * 2)
             } else {
-                now + PROBE_INTERVAL.max(rounds) + PROBE_INTERVAL / 1_280 * spread
+                let interval = if self.is_shared { SHARED_INTERVAL } else { PROBE_INTERVAL };
+                now + interval.max(rounds) + interval / 1_280 * spread
             };
         }
     }
@@ -374,12 +413,27 @@ impl Bbr {
         }
     }
 
-    /// More is proven by what arrives, not by what is sent: where no queue keeps the excess it is
-    /// lost, and lost packets count as passed.
-    fn probe_ceiling(&self) -> u64 {
+    /// By which part more arrives than before the probe.
+    fn probe_growth(&self) -> f64 {
         let arriving = self.path.arrivals(self.round_time()).map_or(0, |(rate, _)| rate);
         let growth = arriving as f64 / self.arrivals_before_up.max(1) as f64;
-        (self.before_up as f64 * (growth * PROBE_TOLERANCE).max(1.0)) as u64
+        (growth * PROBE_TOLERANCE - 1.0).max(0.0)
+    }
+
+    /// More is proven by what arrives, not by what is sent: where no queue keeps the excess it is
+    /// lost, and lost packets count as passed.
+    ///
+    /// Of what a probe found before it filled the link the less is kept the less that is of what it
+    /// asked for. A flow with the share s of the link gets (1 - s) / (1 + (g - 1) s) of what a probe at the
+    /// gain g asks for, and who has little keeps more than who has much: that is what makes shares equal.
+    fn probe_ceiling(&self) -> u64 {
+        let growth = self.probe_growth();
+        let kept = if self.filled {
+            (growth / (self.up_gain - 1.0)).clamp(0.0, 1.0).powi(KEPT_POWER)
+        } else {
+            1.0
+        };
+        (self.before_up as f64 * (1.0 + growth * kept)) as u64
     }
 
     /// Packets whose arrival is seen now were sent faster than the rate: only they can prove more.
@@ -387,7 +441,8 @@ impl Bbr {
     fn is_above_rate(&self) -> bool {
         match self.state {
             State::Startup | State::Drain | State::Up | State::Rivals => true,
-            State::Down => self.probed,
+            // Whoever filled the link takes what the others leave to it: that proves nothing.
+            State::Down => self.probed && !self.filled,
             State::Cruise => false,
         }
     }
@@ -471,7 +526,9 @@ impl Controller for Bbr {
     }
 
     fn pacing_rate(&self) -> u64 {
-        ((self.bandwidth as f64 * self.gain()) as u64).max(2 * self.packet)
+        // A probe asks for a part more than what it began with: what it finds does not add to that.
+        let rate = if self.state == State::Up { self.before_up } else { self.bandwidth };
+        ((rate as f64 * self.gain()) as u64).max(2 * self.packet)
     }
 
     fn bandwidth(&self) -> u64 {

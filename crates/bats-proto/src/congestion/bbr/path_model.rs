@@ -53,6 +53,8 @@ pub(super) struct Rate {
     /// The rate of a link whose queue stands. If that queue becomes longer or shorter, it is exact
     /// whatever was lost; one that keeps its length may be full.
     pub(super) busy: u64,
+    /// Part of the pace at which they were sent that they arrived at; above 1 the queue shrinks.
+    pub(super) slower: f64,
     /// They arrived faster or slower than they were sent, beyond the jitter, or more were lost
     /// than the path loses by itself. Packets that arrive
     /// just as they are sent tell nothing of the link: so they do where it is not busy.
@@ -116,6 +118,12 @@ impl PathModel {
     /// See [`LossTrial::own_share`].
     pub(super) fn own_loss(&self) -> f64 {
         self.trial.own_share()
+    }
+
+    /// The path is to be learned as if nothing had been seen of it, but for its delay.
+    pub(super) fn start_anew(&mut self) {
+        self.trial.start_anew();
+        self.forget_arrivals();
     }
 
     /// See [`LossTrial::forget_own`].
@@ -280,6 +288,7 @@ impl PathModel {
             busy: (if moved { bytes } else { own } / arrival) as u64,
             arrived: (own / arrival) as u64,
             proven: (own / arrival.max(departure)) as u64,
+            slower: departure / arrival,
             changed: moved || excess > 0.0,
             app_limited,
         })

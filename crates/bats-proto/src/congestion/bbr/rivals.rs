@@ -23,16 +23,23 @@ const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const RATE_ROUNDS: usize = 10;
 /// Products in flight at an equal share, how many more or fewer for a share of the queue that is off
 /// by one, and the least and the most.
-const PRODUCTS: f64 = 2.0;
+pub(super) const PRODUCTS: f64 = 2.0;
 const PRODUCTS_PER_SHARE: f64 = 3.0;
 pub(super) const EQUAL_SHARE: f64 = 0.5;
 const LEAST_PRODUCTS: f64 = 0.7;
 const MOST_PRODUCTS: f64 = 2.8;
-/// What a trial leaves in flight, and how many round trips it lasts.
-const TRIAL_SHARE: f64 = 0.75;
+/// What a trial takes of what is in flight, at most and at least, how many round trips it lasts, and
+/// the part of the queue that it may take: an empty one would hide whose it was.
+const MOST_TAKEN: f64 = 0.25;
+const LEAST_TAKEN: f64 = 0.08;
+const TAKEN_OF_QUEUE: f64 = 0.8;
 const TRIAL_ROUNDS: u32 = 3;
+/// Round trips over which it is seen how the queue grows.
+const TREND_ROUNDS: usize = 6;
 /// Time between trials.
 const TRIAL_INTERVAL: Duration = Duration::from_millis(1_500);
+/// By how much a share that is off by one changes the products in flight with each trial.
+const PRODUCTS_PER_TRIAL: f64 = 0.5;
 /// Part of the newest share in the mean.
 const SHARE_PART: f64 = 0.4;
 /// Share of the queue from which we are alone, and change of the round trip below which nothing
@@ -78,9 +85,10 @@ pub(super) enum Finding {
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     rounds: u32,
-    /// Octets in flight before.
+    /// Octets in flight before, and the part of them that is taken.
     in_flight: f64,
-    /// Round trip before, and the least one since, in seconds.
+    taken: f64,
+    /// Round trip to be expected without it, and the least one since, in seconds.
     before: f64,
     least: f64,
 }
@@ -96,6 +104,10 @@ pub(super) struct Rivals {
     min_rtt: Duration,
     /// Our share of the queue, a mean.
     share: f64,
+    /// Products of rate and delay in flight at an equal share.
+    products: f64,
+    /// Round trips of late, in seconds.
+    trips: VecDeque<f64>,
     trial: Option<Trial>,
     next_trial: Timestamp,
     /// It is known that there are others.
@@ -111,13 +123,14 @@ pub(super) struct Rivals {
 
 impl Rivals {
     /// Begins with this rate in octets a second, and a trial soon.
-    /// `share` is that of the last time.
+    /// `share` and `products` are those of the last time.
     pub(super) fn new(
         now: Timestamp,
         rate: u64,
         min_rtt: Duration,
         is_certain: bool,
         share: f64,
+        products: f64,
     ) -> Self {
         Self {
             rates: VecDeque::from([rate]),
@@ -126,6 +139,8 @@ impl Rivals {
             phase_since: now,
             min_rtt,
             share,
+            products,
+            trips: VecDeque::new(),
             trial: None,
             next_trial: now + min_rtt * 4,
             is_certain,
@@ -146,6 +161,11 @@ impl Rivals {
         self.share
     }
 
+    /// Products of rate and delay in flight at an equal share.
+    pub(super) fn products(&self) -> f64 {
+        self.products
+    }
+
     /// Others were seen, beyond doubt.
     pub(super) fn is_certain(&self) -> bool {
         self.is_certain
@@ -158,10 +178,10 @@ impl Rivals {
 
     /// Octets that may be in flight.
     pub(super) fn window(&self) -> u64 {
-        let products = PRODUCTS + PRODUCTS_PER_SHARE * (EQUAL_SHARE - self.share);
+        let products = self.products + PRODUCTS_PER_SHARE * (EQUAL_SHARE - self.share);
         let products = products.clamp(LEAST_PRODUCTS, MOST_PRODUCTS);
         let usual = self.rate() as f64 * self.min_rtt.as_secs_f64() * products;
-        let trial = self.trial.map_or(f64::INFINITY, |trial| trial.in_flight * TRIAL_SHARE);
+        let trial = self.trial.map_or(f64::INFINITY, |trial| trial.in_flight * (1.0 - trial.taken));
         usual.min(trial) as u64
     }
 
@@ -192,30 +212,43 @@ impl Rivals {
             return Some(Finding::Alone);
         }
         let rtt = (round.min_rtt + round.queue).as_secs_f64();
+        if self.trips.len() > TREND_ROUNDS {
+            self.trips.pop_front();
+        }
+        self.trips.push_back(rtt);
         if let Some(trial) = &mut self.trial {
             trial.rounds += 1;
             trial.least = trial.least.min(rtt);
             if trial.rounds < TRIAL_ROUNDS {
                 return None;
             }
-            let left = trial.least / trial.before;
+            let change = 1.0 - trial.least / trial.before;
+            let share = (change / trial.taken).clamp(0.0, 1.0);
             self.trial = None;
-            return self.conclude(round, left);
+            return self.conclude(round, change, share);
         }
-        if round.now >= self.next_trial && round.in_flight > 0 {
+        let taken = (round.queue.as_secs_f64() / rtt * TAKEN_OF_QUEUE).min(MOST_TAKEN);
+        if round.now >= self.next_trial && round.in_flight > 0 && taken >= LEAST_TAKEN {
             let in_flight = (round.in_flight as f64).min(self.window() as f64);
-            self.trial = Some(Trial { rounds: 0, in_flight, before: rtt, least: rtt });
+            // What the others add to the queue in the meantime would hide what we take.
+            let first = self.trips.front().copied().unwrap_or(rtt);
+            let rounds = self.trips.len().saturating_sub(1).max(1);
+            let growth = ((rtt - first) / rounds as f64).max(0.0);
+            let before = rtt + growth;
+            self.trial = Some(Trial { rounds: 0, in_flight, taken, before, least: rtt });
         }
         None
     }
 
-    /// What a trial left of the round trip.
-    fn conclude(&mut self, round: &Round, left: f64) -> Option<Finding> {
-        let share = ((1.0 - left) / (1.0 - TRIAL_SHARE)).clamp(0.0, 1.0);
+    /// By which part a trial changed the round trip, and whose queue that makes it.
+    fn conclude(&mut self, round: &Round, change: f64, share: f64) -> Option<Finding> {
         self.share += (share - self.share) * SHARE_PART;
+        let off = EQUAL_SHARE - share;
+        self.products =
+            (self.products + PRODUCTS_PER_TRIAL * off).clamp(LEAST_PRODUCTS, MOST_PRODUCTS);
         let finding = if share >= ALONE || round.queue <= round.empty {
             Some(Finding::Alone)
-        } else if 1.0 - left <= NO_CHANGE && !self.is_certain {
+        } else if change <= NO_CHANGE && !self.is_certain {
             Some(Finding::Longer)
         } else {
             None

@@ -60,7 +60,10 @@ impl Bbr {
                 self.before_up = self.bandwidth;
                 self.arrivals_before_up = arrivals.map_or(0, |(rate, _)| rate);
                 self.rounds_in_state = 0;
-                self.up_gain = (self.up_gain * 1.25).min(MAX_UP_GAIN);
+                self.up_steps += 1;
+                if self.up_steps > PATIENT_STEPS {
+                    self.up_gain = (self.up_gain * UP_GAIN).min(MAX_UP_GAIN);
+                }
             }
             State::Up if self.rounds_in_state >= 3 => self.enter(now, State::Down),
             State::Cruise if now >= self.next_trial && self.path.is_suspicious() => {
@@ -70,5 +73,16 @@ impl Bbr {
             _ => {}
         }
         self.bandwidth_at_round = self.bandwidth;
+        let has_queue = self.path.standing_queue(self.round_time()) > self.empty_threshold();
+        let is_steady = matches!(self.state, State::Cruise | State::Up | State::Down);
+        if is_steady && !app_limited && self.restart.on_round(now, self.bandwidth, has_queue) {
+            self.path.start_anew();
+            self.cut = None;
+            self.poor_rounds = 0;
+            self.plateau_rounds = 0;
+            self.first_sample_at = now;
+            self.full_since = None;
+            self.enter(now, State::Startup);
+        }
     }
 }

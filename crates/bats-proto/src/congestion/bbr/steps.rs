@@ -5,6 +5,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 use super::loss_trial::Conclusion;
+use super::path_model::Rate;
 use super::rivals::{EQUAL_SHARE, Finding, Round};
 use super::*;
 
@@ -31,7 +32,9 @@ impl Bbr {
         let outrun = self.state == State::Startup
             && self.path.samples_in(self.rate_span()) >= 3
             && self.path.is_outrun(self.rate_span(), self.min_rtt);
-        let is_full = (confirmed && standing > self.queue_threshold()) || outrun;
+        // A probe makes a queue of its own, on top of what stood when it began.
+        let before = if self.state == State::Up { self.up_queue } else { Duration::ZERO };
+        let is_full = (confirmed && standing > self.queue_threshold() + before) || outrun;
         let excess = self.path.excess_loss(self.min_rtt.max(self.rate_span()));
         let overflows =
             excess > STARTUP_LOSS && self.path.excess_loss(self.rate_span()) > STARTUP_LOSS;
@@ -80,8 +83,9 @@ impl Bbr {
     /// What the arrivals of late say of the rate.
     pub(super) fn take_rate(&mut self, now: Timestamp, signs: &Signs) {
         let Some(rate) = self.path.rate(self.rate_span()) else { return };
-        // Start-up may have ended before there was anything to measure; no probe set a ceiling then.
-        let ceiling = if self.state == State::Startup || !self.has_sample {
+        // What start-up sent is still on its way when it ends, perhaps before there was anything to
+        // measure; no probe set a ceiling then.
+        let ceiling = if matches!(self.state, State::Startup | State::Drain) || !self.has_sample {
             // Bursts may cross a shared link faster than a whole flow could.
             (self.bandwidth_at_round.max(self.initial) as f64 * MAX_ROUND_GROWTH) as u64
         } else {
@@ -100,12 +104,26 @@ impl Bbr {
             && rate.changed
         {
             // The link is busy and yet slower than believed: believe it.
-            self.bandwidth -= self.bandwidth.saturating_sub(rate.busy) / 4;
+            self.bandwidth -=
+                self.bandwidth.saturating_sub(rate.busy.max(self.spared(signs, &rate))) / 4;
         }
         // Of an application that has little to send little arrives, however fast the link.
         if (signs.is_full || signs.overflows) && self.state == State::Startup && !rate.app_limited {
             self.bandwidth = rate.arrived.min(self.bandwidth);
         }
+    }
+
+    /// What of the rate a queue leaves at first. It may be that of somebody else's probe, which is over
+    /// soon. Less arrives then because less is sent, too: only the share by which packets arrive
+    /// slower than they were sent is too much.
+    fn spared(&self, signs: &Signs, rate: &Rate) -> u64 {
+        let is_new = signs.full_for <= self.round_time() * PROBING_ROUNDS;
+        let shrinks = rate.slower > SHRINKING;
+        if self.probed || self.state == State::Up || !(is_new || shrinks) {
+            return 0;
+        }
+        let share = if rate.slower >= PROBED_RATE { 1.0 } else { rate.slower };
+        (self.bandwidth_at_full as f64 * share) as u64
     }
 
     /// Start-up grows by the moment.
@@ -121,6 +139,7 @@ impl Bbr {
 
     pub(super) fn change_state(&mut self, sample: &AckSample, signs: &Signs) {
         let now = sample.now;
+        self.longest_queue = self.longest_queue.max(signs.standing);
         match self.state {
             State::Startup
                 if signs.is_full
@@ -136,9 +155,7 @@ impl Bbr {
             }
             State::Drain | State::Down => self.end_low_phase(sample, signs),
             State::Cruise
-                if signs.is_full
-                    && (now >= self.next_probe
-                        || signs.full_for > self.round_time() * STANDING_ROUNDS) =>
+                if signs.is_full && signs.full_for > self.round_time() * STANDING_ROUNDS =>
             {
                 // Nothing to be found while a queue stands; but is it one?
                 self.stood_at = Some(self.gain());
@@ -148,10 +165,22 @@ impl Bbr {
             State::Cruise if sample.ce_packets > 0 && now >= self.next_trial => {
                 self.yield_to_marks(sample);
             }
-            State::Cruise if now >= self.next_probe && !sample.app_limited => {
+            // Nothing is to be found while a queue stands.
+            State::Cruise
+                if now >= self.next_probe
+                    && signs.standing <= self.queue_threshold()
+                    && !sample.app_limited =>
+            {
                 self.enter(now, State::Up);
             }
-            State::Up if signs.is_full || signs.is_congestive => self.enter(now, State::Down),
+            State::Up if signs.is_full || signs.is_congestive => {
+                self.filled = signs.is_full;
+                self.is_shared = self.filled && self.probe_growth() > SHARED_GROWTH;
+                if self.filled {
+                    self.bandwidth = self.bandwidth.min(self.probe_ceiling());
+                }
+                self.enter(now, State::Down);
+            }
             _ => {}
         }
     }
@@ -174,7 +203,11 @@ impl Bbr {
         if drained && (waited || self.state == State::Drain) && self.stood_at.is_none() {
             self.enter(now, State::Cruise);
             self.blind_until = now + self.round_time();
-        } else if too_long && signs.is_full && !self.path.is_suspicious() {
+        } else if too_long
+            && signs.is_full
+            && signs.standing > self.longest_queue / 2
+            && !self.path.is_suspicious()
+        {
             // Whoever is alone sees a queue become shorter.
             self.meet_rivals(now);
         } else if (empty && waited) || too_long {
@@ -201,6 +234,7 @@ impl Bbr {
             self.min_rtt,
             now < self.certain_until,
             self.share_with_rivals,
+            self.products_with_rivals,
         ));
         self.stood_at = None;
         self.enter(now, State::Rivals);
@@ -242,6 +276,7 @@ impl Bbr {
                     let left = (EQUAL_SHARE / rivals.share().max(0.1)).min(1.0);
                     self.bandwidth = (self.bandwidth as f64 * left) as u64;
                 }
+                self.products_with_rivals = rivals.products();
                 self.share_with_rivals = rivals.share().min(EQUAL_SHARE + 0.2);
                 // Whoever comes back soon finds us at the same rate.
                 self.rate_with_rivals = self.bandwidth;
