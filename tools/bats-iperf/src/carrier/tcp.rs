@@ -1,15 +1,17 @@
 //! Messages over the kernel's TCP: four octets of length, then the message.
 
-use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::{Buf, Bytes, BytesMut};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use socket2::{Domain, Socket, Type};
 
-use super::{Local, Received, SLICE};
+use super::{Local, Received, SLICE, is_pause};
 use crate::clock::Clock;
 use crate::control::{Gathering, HELLO_LENGTH, Hello, PATIENCE};
 use crate::message::MAX_LENGTH;
@@ -146,6 +148,16 @@ impl Pipe {
         }
     }
 
+    /// Why the connection is over, if it is. The receiver of a stream ends it after the sender.
+    pub(super) fn end(&self) -> Option<String> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(&self.stream, &mut [0_u8; 1], flags) {
+            Ok((_, 0)) => Some("the TCP connection has ended".to_owned()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(error) => Some(format!("the TCP connection has ended: {error}")),
+        }
+    }
+
     pub(super) fn close(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
@@ -171,11 +183,6 @@ impl Incoming {
     }
 }
 
-/// The time was over, or a signal came.
-fn is_pause(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
-}
-
 /// Begins a stream.
 pub(crate) fn connect(
     local: &Local,
@@ -185,7 +192,7 @@ pub(crate) fn connect(
 ) -> Result<Pipe> {
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, None)
         .context("cannot open a TCP socket")?;
-    local.bind_device(&socket)?;
+    local.prepare(&socket)?;
     if let Some(ip) = local.ip {
         socket
             .bind(&SocketAddr::new(ip, 0).into())
@@ -208,7 +215,7 @@ pub(crate) struct Listener(TcpListener);
 impl Listener {
     pub(crate) fn bind(ip: IpAddr, local: &Local) -> Result<Self> {
         let listener = TcpListener::bind((ip, 0)).context("cannot listen for TCP")?;
-        local.bind_device(&listener)?;
+        local.prepare(&listener)?;
         listener.set_nonblocking(true)?;
         Ok(Self(listener))
     }
@@ -304,6 +311,21 @@ mod tests {
         // A message of another length is not waited for.
         let error = began(&[0xff; 200]).unwrap_err().to_string();
         assert_eq!(error, "this is no greeting");
+    }
+
+    #[test]
+    fn a_sender_that_waits_sees_the_end() {
+        let (near, far) = pair();
+        assert_eq!((near.end(), far.end()), (None, None));
+        // What has come and was not read is no end.
+        assert!(far.send(&vec![1; 100].into(), PATIENCE).unwrap());
+        assert!(matches!(near.recv(PATIENCE).unwrap(), Received::Message(_)));
+        drop(far);
+        let ended = (0..1_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            near.end().is_some()
+        });
+        assert!(ended);
     }
 
     #[test]
