@@ -3,6 +3,7 @@
 use std::io::{IoSlice, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -28,6 +29,8 @@ pub(crate) struct Pipe {
     stream: TcpStream,
     addresses: (SocketAddr, SocketAddr),
     incoming: Mutex<Incoming>,
+    /// This side has given it up: that nothing more comes is not the other side's end.
+    is_closed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -46,7 +49,12 @@ impl Pipe {
         let addresses = (stream.local_addr()?, stream.peer_addr()?);
         let incoming =
             Incoming { octets: BytesMut::new(), buffer: vec![0; READ], has_ended: false };
-        Ok(Self { stream, addresses, incoming: Mutex::new(incoming) })
+        Ok(Self {
+            stream,
+            addresses,
+            incoming: Mutex::new(incoming),
+            is_closed: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn send(&self, message: &Bytes, limit: Duration) -> Result<bool> {
@@ -95,6 +103,9 @@ impl Pipe {
             }
             let Incoming { octets, buffer, has_ended } = &mut *incoming;
             match (&self.stream).read(buffer) {
+                Ok(0) if self.is_closed.load(Ordering::Acquire) => {
+                    bail!("the stream was given up")
+                }
                 Ok(0) => *has_ended = true,
                 Ok(count) => octets.extend_from_slice(&buffer[..count]),
                 Err(error) if is_pause(&error) => {
@@ -159,6 +170,7 @@ impl Pipe {
     }
 
     pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
@@ -326,6 +338,15 @@ mod tests {
             near.end().is_some()
         });
         assert!(ended);
+    }
+
+    #[test]
+    fn what_was_given_up_has_not_come_to_its_end() {
+        let (near, far) = pair();
+        far.close();
+        let error = far.recv(PATIENCE).unwrap_err().to_string();
+        assert_eq!(error, "the stream was given up");
+        assert_eq!(near.recv(PATIENCE).unwrap(), Received::End);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod check;
 mod dscp;
 mod emulation;
+mod interface;
 mod mode;
 
 use std::path::PathBuf;
@@ -62,8 +63,9 @@ pub(crate) struct Options {
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     pub(crate) interval: Duration,
 
-    /// Interface or address to listen on (server) or to send from (client). A server without it
-    /// listens on all addresses of both IP families.
+    /// Interface or address to listen on (server) or to send from (client). An interface stands for the
+    /// first of its addresses, IPv4 before IPv6. A server without this option listens on all addresses of
+    /// both families.
     #[arg(
         short = 'I',
         long,
