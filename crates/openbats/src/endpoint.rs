@@ -17,7 +17,7 @@ use crate::carrier::Quic;
 use crate::carrier::{Carriers, DATAGRAMS_OF_QUIC, Listener, Tcp, Udp};
 use crate::clock::Clock;
 use crate::connection::Connection;
-use crate::driver::{self, Poller, Socket, canonical};
+use crate::driver::{self, MAX_DSCP, Poller, Socket, SocketOptions, canonical};
 use crate::error::{ConnectError, SendError, StartError};
 use crate::options::{ClientOptions, Extras, ServerOptions};
 use crate::shared::{Shared, Slot};
@@ -26,7 +26,7 @@ use crate::shared::{Shared, Slot};
 #[derive(Debug, Default)]
 pub struct Builder {
     address: Option<SocketAddr>,
-    device: Option<String>,
+    socket: SocketOptions,
     server: Option<ServerOptions>,
     memory_budget: Option<u64>,
 }
@@ -45,7 +45,16 @@ impl Builder {
     /// start.
     #[must_use]
     pub fn bind_device(mut self, interface: impl Into<String>) -> Self {
-        self.device = Some(interface.into());
+        self.socket.device = Some(interface.into());
+        self
+    }
+
+    /// The code point of differentiated services (RFC 2474) of all packets, 0 to 63: 46 for expedited
+    /// forwarding. Their ECN bits stay their own. Networks other than one's own may change it. With
+    /// a larger number, or on another system than Linux, the endpoint does not start.
+    #[must_use]
+    pub fn dscp(mut self, code_point: u8) -> Self {
+        self.socket.dscp = code_point;
         self
     }
 
@@ -72,6 +81,10 @@ impl Builder {
     /// The address is in use or not ours, the identity is unusable, or the system is out of
     /// threads or files.
     pub fn start(self) -> Result<Endpoint, StartError> {
+        if self.socket.dscp > MAX_DSCP {
+            let text = format!("{} is no DSCP: 0 to {MAX_DSCP} are", self.socket.dscp);
+            return Err(StartError::Configuration(text));
+        }
         let stranger_budget = self.server.as_ref().and_then(ServerOptions::strangers);
         let (server, extras) = self.server.map(ServerOptions::into_config).unzip();
         let Extras { wish, has_datagrams } = extras.unwrap_or_default();
@@ -121,7 +134,7 @@ impl Builder {
         }
         let udp = Udp::new(over_udp);
         let packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
-        let (socket, listener) = bind(self.address, self.device.as_deref(), over_tcp)?;
+        let (socket, listener) = bind(self.address, &self.socket, over_tcp)?;
         let failed = |source| StartError::Bind { address: asked_for(self.address), source };
         let local_addr = socket.local_addr().map_err(failed)?;
         let poller = Arc::new(Poller::new().map_err(StartError::Thread)?);
@@ -130,7 +143,7 @@ impl Builder {
             Some(_) => SocketAddr::new(address.ip(), 0),
             None => address,
         });
-        let tcp = Tcp::new(poller.clone(), listener, (tcp_from, self.device.clone()))
+        let tcp = Tcp::new(poller.clone(), listener, (tcp_from, self.socket.clone()))
             .map_err(StartError::Thread)?;
         let carriers = Carriers::new(
             packets,
@@ -166,20 +179,20 @@ fn asked_for(address: Option<SocketAddr>) -> SocketAddr {
 /// The UDP socket, and the TCP socket of the same address where one is wanted.
 fn bind(
     address: Option<SocketAddr>,
-    device: Option<&str>,
+    options: &SocketOptions,
     over_tcp: Option<(SecuredServer, ServerConfig)>,
 ) -> Result<(Socket, Option<Listener>), StartError> {
     let mut tries = PORT_TRIES;
     loop {
         let socket = match address {
-            Some(address) => Socket::bind(address, device),
-            None => Socket::bind_any(device),
+            Some(address) => Socket::bind(address, options),
+            None => Socket::bind_any(options),
         };
         let failed = |source| StartError::Bind { address: asked_for(address), source };
         let socket = socket.map_err(failed)?;
         let Some((server, config)) = &over_tcp else { return Ok((socket, None)) };
         let local = socket.local_addr().map_err(failed)?;
-        match Listener::bind(local, device, server.clone(), config) {
+        match Listener::bind(local, options, server.clone(), config) {
             Ok(listener) => return Ok((socket, Some(listener))),
             // Somebody else has this port for TCP; the next one may be free.
             Err(error)

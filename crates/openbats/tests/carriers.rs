@@ -270,13 +270,41 @@ fn garbage_ends_a_connection_and_silence_does_too() {
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.len() < 100, "{}", answer.len());
     }
-    // More strangers than are heard at a time hold up nobody for longer than their deadline.
+    // More strangers than are heard at a time hold up nobody for longer than their deadline, and
+    // those of one network nobody elsewhere.
     let strangers: Vec<TcpStream> =
-        (0..300).map(|_| TcpStream::connect(server.local_addr()).unwrap()).collect();
+        (0..300).map(|x| connect_from([127, 0, 5 + x as u8 % 5, 1], &server)).collect();
     let near = try_connect(server.local_addr(), ClientOptions::new(trust).mode(Mode::Tcp)).unwrap();
     let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
     near.send("after all").wait_for(LIMIT).unwrap().unwrap();
     assert_eq!(next(&far).unwrap().unwrap(), b"after all");
+    drop(strangers);
+}
+
+fn connect_from(ip: [u8; 4], server: &Endpoint) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
+    socket.connect(&server.local_addr().into()).unwrap();
+    socket.into()
+}
+
+/// Who is silent holds 64 places of its network, and no others.
+#[test]
+fn a_network_cannot_take_the_places_of_all() {
+    let (server, trust) = server(Mode::Tcp, |options| options.modes([Mode::Tcp]));
+    let mut strangers: Vec<TcpStream> =
+        (0..64).map(|_| connect_from([127, 0, 9, 1], &server)).collect();
+    // One more of the same network is refused; the server has seen them all by then.
+    let mut refused = connect_from([127, 0, 9, 200], &server);
+    refused.set_read_timeout(Some(LIMIT)).unwrap();
+    assert_eq!(refused.read(&mut [0; 8]).unwrap(), 0);
+    assert_eq!(server.stats().connections_refused, 1);
+    strangers.extend((0..64).map(|_| connect_from([127, 0, 10, 1], &server)));
+    let near = try_connect(server.local_addr(), ClientOptions::new(trust).mode(Mode::Tcp)).unwrap();
+    let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
+    near.send("from elsewhere").wait_for(LIMIT).unwrap().unwrap();
+    assert_eq!(next(&far).unwrap().unwrap(), b"from elsewhere");
+    assert_eq!(server.stats().connections_refused, 1);
     drop(strangers);
 }
 

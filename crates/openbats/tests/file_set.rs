@@ -97,6 +97,9 @@ fn a_tree_arrives_whole_over_any_number_of_streams() {
             scratch.file(&format!("tree/many/{number}"), &content(number * 7, 9));
         }
         fs::create_dir(scratch.0.join("tree/empty")).unwrap();
+        // What a directory hides belongs to it, in one part or several.
+        scratch.file("tree/.dot", &content(10, 3));
+        scratch.file("tree/.config/.large", &content(9 << 20, 4));
         let set = FileSet::collect([scratch.0.join("tree")]).unwrap();
         let total = set.bytes();
         let sender = Sender::new(set);
@@ -104,7 +107,7 @@ fn a_tree_arrives_whole_over_any_number_of_streams() {
         let (sent, received, observed) = transfer(&sender, &receiver, streams);
         assert_eq!(observed, total);
         assert_eq!(by_name(&sent), by_name(&received));
-        assert_eq!(sent.len(), sizes.len() + 100 + 6);
+        assert_eq!(sent.len(), sizes.len() + 100 + 6 + 3);
         for report in &sent {
             let path = scratch.incoming().join(&report.name);
             match report.outcome {
@@ -272,8 +275,21 @@ fn senders_that_break_the_rules_leave_nothing_behind() {
     };
     let part = |part: u32| [&[18, 0, 0, 0, 1][..], &part.to_be_bytes(), &[7; 32]].concat();
     let finish = |sent: u32| [&[19, 0, 0, 0, 1][..], &sent.to_be_bytes(), &[7; 32]].concat();
-    let names =
-        ["../x", "/etc/x", "a/../../x", ".hidden", "a//b", "", "a\0b", "a/", &"d/".repeat(99)];
+    let names = [
+        "../x",
+        "/etc/x",
+        "a/../../x",
+        ".hidden",
+        ".ssh/x",
+        "a/.x.part",
+        "a/..",
+        "a/./.x",
+        "a//b",
+        "",
+        "a\0b",
+        "a/",
+        &"d/".repeat(99),
+    ];
     let mut scripts: Vec<Vec<Vec<u8>>> = names
         .iter()
         .map(|name| vec![offer(1, 1, name), data(0, b"x"), part(0), finish(1)])
@@ -472,8 +488,39 @@ fn files_that_are_there_are_not_looked_at_without_end() {
                 let _ = near[0].send(offer.concat()).wait_for(LIMIT).unwrap();
             }
         });
-        let result = receiver.run(&far[0], |_| {}).wait_for(LIMIT).unwrap();
+        let begun = AtomicU64::new(0);
+        let observe = |progress: Progress<'_>| {
+            if let Progress::Begin { .. } = progress {
+                begun.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let result = receiver.run(&far[0], observe).wait_for(LIMIT).unwrap();
         assert!(result.unwrap_err().to_string().contains("too many files at a time"));
+        assert_eq!(begun.into_inner(), 512);
         far[0].close(1, "over");
     });
+}
+
+/// As many as were announced are taken, and not one more.
+#[test]
+fn files_beyond_the_announced_number_end_the_connection() {
+    let scratch = Scratch::new("set-announced");
+    let paths: Vec<_> = (0..4).map(|x| scratch.file(&format!("f{x}"), b"x")).collect();
+    for (count, is_good) in [(4, true), (3, false)] {
+        let (near, far) = connect(1);
+        let receiver =
+            Receiver::new(scratch.incoming()).existing(Existing::Overwrite).max_entries(count);
+        let sender = Sender::new(FileSet::collect(&paths).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = sender.run(&near[0], |_| {}).wait_for(LIMIT).unwrap();
+            });
+            let result = receiver.run(&far[0], |_| {}).wait_for(LIMIT).unwrap();
+            assert_eq!(result.is_ok(), is_good, "{result:?}");
+            if let Err(error) = result {
+                assert!(error.to_string().contains("more files than announced"), "{error}");
+            }
+            far[0].close(1, "over");
+        });
+    }
 }

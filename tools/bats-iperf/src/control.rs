@@ -15,7 +15,7 @@ use crate::sending::Sending;
 use crate::transport::Transport;
 
 /// Grows when the messages change incompatibly.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 /// How long an answer may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the other side's summary may take: it waits until its streams have ended, each for a minute
@@ -70,6 +70,18 @@ pub(crate) struct Request {
     pub(crate) wants_json: bool,
 }
 
+impl Request {
+    /// Streams of all directions together.
+    pub(crate) fn all_streams(&self) -> u16 {
+        match &self.work {
+            Work::Throughput(work) if work.direction == Direction::Both => {
+                self.streams.saturating_mul(2)
+            }
+            _ => self.streams,
+        }
+    }
+}
+
 /// What the streams are for.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -118,6 +130,10 @@ pub(crate) struct Totals {
     pub(crate) out_of_order: u64,
     pub(crate) duplicates: u64,
     pub(crate) jitter_ms: f64,
+    /// Where times are measured: messages that were due and could not be sent before the end, and
+    /// those that were to come back and did not.
+    pub(crate) unsent: u64,
+    pub(crate) unanswered: u64,
     /// What went wrong, if something did.
     pub(crate) error: Option<String>,
     /// The connection's figures, where it is one of OpenBATS.
@@ -396,6 +412,32 @@ mod tests {
         assert!(text.len() < MAX_MESSAGE, "{}", text.len());
         let piece = Message::Output { text: "\u{1}".repeat(PIECE), last: true };
         assert!(serde_json::to_vec(&piece).unwrap().len() < MAX_MESSAGE);
+    }
+
+    #[test]
+    fn a_report_of_the_other_side_has_so_many_octets() {
+        use openbats::{ClientOptions, Endpoint, Identity, Mode, ServerOptions, Trust};
+        let identity = Identity::generate(&["localhost"]).unwrap();
+        let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
+        let server = ServerOptions::new(identity).transport(transport()).modes([Mode::Brtp]);
+        let server = Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).server(server);
+        let server = server.start().unwrap();
+        let client = Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).start().unwrap();
+        for (octets, is_taken) in [(MAX_OUTPUT, true), (MAX_OUTPUT + 1, false)] {
+            let connecting = client.connect(
+                server.local_addr(),
+                "localhost",
+                options.clone().transport(transport()),
+            );
+            let near = connecting.wait_for(PATIENCE).unwrap().unwrap();
+            let far = server.accept().wait_for(PATIENCE).unwrap().unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| send_output(&far, &"x".repeat(octets)));
+                let report = receive_output(&near);
+                assert_eq!(report.is_ok_and(|text| text.len() == octets), is_taken, "{octets}");
+                near.close(0, "");
+            });
+        }
     }
 
     #[test]

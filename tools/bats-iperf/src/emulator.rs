@@ -56,7 +56,7 @@ impl Relay {
         let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let front = open((Ipv4Addr::LOCALHOST, 0).into())?;
         let back = open((local.ip.unwrap_or(any), 0).into())?;
-        local.bind_device(&back)?;
+        local.prepare(&back)?;
         back.connect(remote).with_context(|| format!("the emulated link cannot reach {remote}"))?;
         let address = front.local_addr()?;
         let is_over = Arc::new(AtomicBool::new(false));

@@ -51,6 +51,11 @@ impl Recorder {
         }
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.as_ref().map_or(0, Histogram::len)
+    }
+
     /// `None` when nothing was recorded.
     pub(crate) fn percentiles(&self, clock_error_ns: u64) -> Option<Percentiles> {
         let histogram = self.0.as_ref().filter(|histogram| !histogram.is_empty())?;

@@ -52,6 +52,14 @@ fn main() -> ExitCode {
             return failed(&error);
         }
     }
+    if let Some(format) = options.format {
+        units::set_format(format);
+    }
+    if let Some(processor) = options.affinity
+        && let Err(error) = processor::bind(processor)
+    {
+        return failed(&error);
+    }
     let console = match Console::new(&options) {
         Ok(console) => console,
         Err(error) => return failed(&error),

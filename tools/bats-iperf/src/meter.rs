@@ -15,6 +15,8 @@ pub(crate) struct Meter {
     out_of_order: AtomicU64,
     duplicates: AtomicU64,
     jitter_ns: AtomicU64,
+    unsent: AtomicU64,
+    unanswered: AtomicU64,
     /// When the part that counts began, and the counters then.
     base: Mutex<Option<(Duration, Reading)>>,
 }
@@ -44,6 +46,22 @@ impl Meter {
 
     pub(crate) fn set_jitter(&self, nanoseconds: f64) {
         self.jitter_ns.store(nanoseconds as u64, Ordering::Relaxed);
+    }
+
+    /// So many messages were due and could not be sent before the end.
+    pub(crate) fn set_unsent(&self, count: u64) {
+        self.unsent.store(count, Ordering::Relaxed);
+    }
+
+    /// A message was sent that shall come back.
+    pub(crate) fn ask(&self) {
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many of them did.
+    pub(crate) fn answer(&self, count: u64) {
+        let rest = |asked: u64| Some(asked.saturating_sub(count));
+        let _ = self.unanswered.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
     }
 
     /// What was counted so far does not count in the end.
@@ -76,6 +94,8 @@ impl Meter {
             out_of_order: reading.out_of_order,
             duplicates: reading.duplicates,
             jitter_ms: reading.jitter_ms,
+            unsent: self.unsent.load(Ordering::Relaxed),
+            unanswered: self.unanswered.load(Ordering::Relaxed),
             error,
             transport: None,
         }

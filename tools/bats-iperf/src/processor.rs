@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,25 @@ pub(crate) struct Utilization {
 pub(crate) struct Processor {
     clock: Clock,
     usage: Option<Usage>,
+}
+
+/// From now on this process, and all threads that it starts, run on this processor only.
+///
+/// # Errors
+/// There is no such processor, or this process may not use it.
+pub(crate) fn bind(processor: u16) -> Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::thread::{CpuSet, sched_setaffinity};
+        let mut set = CpuSet::new();
+        if usize::from(processor) < CpuSet::MAX_CPU {
+            set.set(processor.into());
+        }
+        sched_setaffinity(None, &set)
+            .with_context(|| format!("cannot run on processor {processor}"))
+    }
+    #[cfg(not(target_os = "linux"))]
+    anyhow::bail!("cannot choose processor {processor} on this system")
 }
 
 fn seconds(time: TimeVal) -> f64 {

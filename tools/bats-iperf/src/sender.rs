@@ -22,6 +22,8 @@ const SAMPLES_PER_SECOND: f64 = 1_000.0;
 const NAP: Duration = Duration::from_millis(200);
 /// How long echoes may follow the last message.
 const LAST_ECHO: Duration = Duration::from_secs(5);
+/// How long a test without a time may take.
+pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
 /// Octets between two looks at the backlog.
 const LOOK: usize = 64 << 10;
 
@@ -87,14 +89,47 @@ impl Budget {
 }
 
 /// Sends for as long as the pace and the budget say, then waits until all has arrived. Messages
-/// of a limited stream are due at fixed times: when one had to wait, the next do not move.
+/// of a limited stream are due at fixed times: when one had to wait, the next do not move, and those
+/// that never had their turn are counted.
 pub(crate) fn send(pipe: &Pipe, meter: &Meter, pace: &Pace, budget: &Budget) -> Result<()> {
     let clock = Clock::start();
-    let start_ns = stamp_ns();
-    let step = match pace.bandwidth {
+    let mut number = 0;
+    let result = send_all(pipe, meter, (pace, budget), &clock, &mut number);
+    if let Some(time) = pace.time.filter(|_| pace.latency) {
+        meter.set_unsent(unsent(step(pace), pace.omit, time.min(clock.elapsed()), number));
+    }
+    result.and_then(|()| pipe.finish())
+}
+
+/// Between two messages of a limited stream; zero without a limit.
+fn step(pace: &Pace) -> Duration {
+    match pace.bandwidth {
         0 => Duration::ZERO,
         bandwidth => Duration::from_secs_f64(f64::from(pace.length) * 8.0 / bandwidth as f64),
+    }
+}
+
+/// Messages that were due from `omit` to before `end` and are not among the first `sent`.
+fn unsent(step: Duration, omit: Duration, end: Duration, sent: u64) -> u64 {
+    let due_before = |time: Duration| {
+        let count = time.as_nanos().div_ceil(step.as_nanos().max(1));
+        u64::try_from(count).unwrap_or(u64::MAX)
     };
+    if step.is_zero() {
+        return 0;
+    }
+    due_before(end).saturating_sub(sent.max(due_before(omit)))
+}
+
+fn send_all(
+    pipe: &Pipe,
+    meter: &Meter,
+    (pace, budget): (&Pace, &Budget),
+    clock: &Clock,
+    number: &mut u64,
+) -> Result<()> {
+    let start_ns = stamp_ns();
+    let step = step(pace);
     let rate = 1.0 / step.as_secs_f64().max(1e-9);
     let echo_every = if pace.latency { (rate / SAMPLES_PER_SECOND).ceil().max(1.0) } else { 0.0 };
     let echo_every = echo_every as u64;
@@ -103,21 +138,31 @@ pub(crate) fn send(pipe: &Pipe, meter: &Meter, pace: &Pace, budget: &Budget) -> 
     let mut silence = Silence::default();
     let mut due = Duration::ZERO;
     let mut counts = pace.omit.is_zero();
-    let mut number = 0_u64;
     loop {
         let now = clock.elapsed();
         if now >= time {
-            break;
+            return Ok(());
+        }
+        if pace.time.is_none() && now >= LONGEST {
+            bail!("the test does not come to an end");
         }
         if due > now {
-            thread::sleep((due - now).min(NAP).min(time - now));
+            let wait = due - now;
+            thread::sleep(wait.min(NAP).min(time - now));
+            if wait > NAP {
+                // Whoever has gone would not be missed before the next message.
+                if let Some(why) = pipe.end() {
+                    bail!("cannot send: {why}");
+                }
+                silence.check(pipe.look().heard, clock.elapsed(), pace.timeout)?;
+            }
             continue;
         }
         if number.is_multiple_of(look_every) {
             let look = pipe.look();
             silence.check(look.heard, now, pace.timeout)?;
-            if look.is_backlogged && !wait_for_room(pipe, &clock, time, pace.timeout)? {
-                break;
+            if look.is_backlogged && !wait_for_room(pipe, clock, time, pace.timeout)? {
+                return Ok(());
             }
         }
         let now = clock.elapsed();
@@ -125,10 +170,10 @@ pub(crate) fn send(pipe: &Pipe, meter: &Meter, pace: &Pace, budget: &Budget) -> 
             meter.set_base(now);
             counts = true;
         }
-        let Some(length) = budget.take(pace.length) else { break };
+        let Some(length) = budget.take(pace.length) else { return Ok(()) };
         let sent_ns = stamp_ns();
         let head = Head {
-            number,
+            number: *number,
             due_ns: if step.is_zero() { sent_ns } else { start_ns + due.as_nanos() as u64 },
             sent_ns,
             wants_echo: echo_every > 0 && number.is_multiple_of(echo_every),
@@ -137,15 +182,17 @@ pub(crate) fn send(pipe: &Pipe, meter: &Meter, pace: &Pace, budget: &Budget) -> 
         let left = time.saturating_sub(now);
         if !pipe.send(head.message(length), left.min(pace.timeout), pace.deadline)? {
             if clock.elapsed() >= time {
-                break;
+                return Ok(());
             }
             bail!("nothing could be sent for {} s", pace.timeout.as_secs_f64());
         }
         meter.count(length);
-        number += 1;
+        if head.wants_echo && counts {
+            meter.ask();
+        }
+        *number += 1;
         due += step;
     }
-    pipe.finish()
 }
 
 /// How long the other side has been silent although it has something to say. A connection that probes
@@ -221,6 +268,22 @@ mod tests {
         assert_eq!(default_length(8_000_000, false), 10_000);
         assert_eq!(default_length(u64::MAX, false), DEFAULT_LENGTH);
         assert_eq!(default_length(u64::MAX, true), 1_024);
+    }
+
+    #[test]
+    fn what_was_due_and_not_sent_is_counted() {
+        let ms = Duration::from_millis;
+        // Due at 0, 10, ... 990 ms.
+        assert_eq!(unsent(ms(10), ms(0), ms(1_000), 100), 0);
+        assert_eq!(unsent(ms(10), ms(0), ms(1_000), 99), 1);
+        assert_eq!(unsent(ms(10), ms(0), ms(1_001), 100), 1);
+        assert_eq!(unsent(ms(10), ms(0), ms(1_000), 0), 100);
+        // Those of the beginning do not count: the first that does is due at 300 ms.
+        assert_eq!(unsent(ms(10), ms(300), ms(1_000), 0), 70);
+        assert_eq!(unsent(ms(10), ms(300), ms(1_000), 60), 40);
+        assert_eq!(unsent(ms(10), ms(300), ms(200), 0), 0);
+        assert_eq!(unsent(Duration::ZERO, ms(0), ms(1_000), 0), 0);
+        assert_eq!(unsent(Duration::from_nanos(1), ms(0), Duration::MAX, 0), u64::MAX);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use openbats::Connection;
 
 use crate::carrier::Pipe;
 use crate::clock::Clock;
@@ -17,17 +18,16 @@ use crate::meter::{Meter, Reading};
 use crate::processor::Processor;
 use crate::receiver::{self, Reception};
 use crate::report::{Side, json, text};
-use crate::sender::{self, Budget, Pace};
+use crate::sender::{self, Budget, LONGEST, Pace};
 use crate::sending::Sending;
 use crate::sentence;
+use crate::signals;
 use crate::transport::Transport;
 
 /// How long a test may take beyond its time: what a sender has sent must arrive.
 const GRACE: Duration = Duration::from_secs(90);
-/// How often it is looked whether more comes than is allowed.
-const LIMIT_EVERY: Duration = Duration::from_millis(100);
-/// How long a test without a time may take.
-const LONGEST: Duration = Duration::from_secs(86_400);
+/// How often it is looked whether more comes than is allowed, and whether the other side is there.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -105,8 +105,31 @@ struct Ended {
     round_trip: Recorder,
 }
 
-/// Runs the streams to their end and prints a line for each interval.
-pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
+/// Why all streams shall end although none has ended by itself, if they shall: more came than is
+/// allowed, or the other side has left, whatever becomes of the data connections.
+fn verdict(
+    control: &Connection,
+    plan: &Plan,
+    allowance: Option<&Allowance>,
+    meters: &[Meter],
+) -> Option<String> {
+    let octets = || meters.iter().fold(0_u64, |sum, x| sum.saturating_add(x.read().bytes));
+    if let Some(allowance) = allowance
+        && allowance.is_exceeded(octets())
+    {
+        return Some(allowance.words());
+    }
+    let reason = control.close_reason()?;
+    Some(match (signals::requested(), plan.is_client) {
+        (true, _) => "interrupted".to_owned(),
+        (false, true) => format!("the server has left the test: {reason}"),
+        (false, false) => format!("the client has left the test: {reason}"),
+    })
+}
+
+/// Runs the streams to their end, or until the signalling connection ends, and prints a line for each
+/// interval.
+pub(crate) fn run(output: &Output, control: &Connection, pipes: &[Pipe], plan: &Plan) -> Outcome {
     output.line(&text::header(&plan.sides, output.is_verbose()));
     let processor = Processor::start();
     let clock = Clock::start();
@@ -114,7 +137,7 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
     let budget = Budget::new(plan.bytes, plan.messages);
     let mut reporter = Reporter::new(output, pipes, &meters, plan);
     let allowance = plan.limit.map(Allowance::new);
-    let mut excess = None;
+    let mut broken = None;
     let ended: Vec<Ended> = thread::scope(|scope| {
         let (done, ends) = channel();
         let threads: Vec<_> = pipes
@@ -141,14 +164,13 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
                 true => Duration::from_secs(3_600),
                 false => next.saturating_sub(clock.elapsed()),
             };
-            if let Some(allowance) = &allowance {
-                let octets = meters.iter().fold(0_u64, |sum, x| sum.saturating_add(x.read().bytes));
-                if excess.is_none() && allowance.is_exceeded(octets) {
-                    excess = Some(allowance.words());
-                    pipes.iter().for_each(|pipe| pipe.close(&allowance.words()));
+            if broken.is_none() {
+                broken = verdict(control, plan, allowance.as_ref(), &meters);
+                if let Some(why) = &broken {
+                    pipes.iter().for_each(|pipe| pipe.close(why));
                 }
             }
-            let slice = if allowance.is_some() { left.min(LIMIT_EVERY) } else { left };
+            let slice = left.min(LOOK_EVERY);
             match ends.recv_timeout(slice) {
                 Ok(()) => running -= 1,
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -183,7 +205,7 @@ pub(crate) fn run(output: &Output, pipes: &[Pipe], plan: &Plan) -> Outcome {
             round_trip.merge(&ended.round_trip);
             let error = ended.result.err().map(|error| sentence::of(&error));
             // That it was closed is no reason, but has one.
-            let error = error.map(|error| excess.clone().unwrap_or(error));
+            let error = error.map(|error| broken.clone().unwrap_or(error));
             let remote = pipe.addresses().1;
             tracing::debug!(%remote, ?side, at = ?ended.at, error, "stream ended");
             // What a sender does after the time is to wait.
@@ -236,6 +258,7 @@ fn stream(
                 pipe.close("the test failed");
             }
             if let Ok(times) = echoes.join() {
+                meter.answer(times.count());
                 round_trip = times;
             }
             result

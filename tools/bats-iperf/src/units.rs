@@ -1,18 +1,65 @@
 //! Quantities as they are typed and printed.
 
+use std::sync::OnceLock;
 use std::time::Duration;
+
+/// Units that a report has throughout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Format {
+    /// Powers of a thousand.
+    power: usize,
+    /// Rates are in octets.
+    has_octets: bool,
+}
+
+/// What `--format` says: once, at the begin of the program.
+static FORMAT: OnceLock<Format> = OnceLock::new();
+
+/// From now on all quantities have these units.
+pub(crate) fn set_format(format: Format) {
+    // It is said once.
+    let _ = FORMAT.set(format);
+}
+
+/// A letter as iperf3 has it.
+pub(crate) fn parse_format(text: &str) -> Result<Format, String> {
+    let power = ["k", "m", "g", "t"].iter().position(|letter| text.eq_ignore_ascii_case(letter));
+    let has_octets = text.chars().all(char::is_uppercase);
+    power
+        .map(|power| Format { power: power + 1, has_octets })
+        .ok_or_else(|| format!("'{text}' is none of k, m, g, t (bits) and K, M, G, T (octets)"))
+}
+
+const OCTETS: [&str; 5] = ["Bytes", "KBytes", "MBytes", "GBytes", "TBytes"];
+const BITS: [&str; 5] = ["bits/sec", "Kbits/sec", "Mbits/sec", "Gbits/sec", "Tbits/sec"];
+const OCTETS_A_SECOND: [&str; 5] =
+    ["Bytes/sec", "KBytes/sec", "MBytes/sec", "GBytes/sec", "TBytes/sec"];
 
 /// Octets with a decimal unit and two decimals; zero is `0.00 Bytes`.
 pub(crate) fn bytes(count: u64) -> String {
-    scaled(count as f64, &["Bytes", "KBytes", "MBytes", "GBytes", "TBytes"])
+    scaled(count as f64, &OCTETS, FORMAT.get().map(|format| format.power))
 }
 
 /// A rate in bits a second with a decimal unit and two decimals.
 pub(crate) fn rate(bits_per_second: f64) -> String {
-    scaled(bits_per_second, &["bits/sec", "Kbits/sec", "Mbits/sec", "Gbits/sec", "Tbits/sec"])
+    rate_as(bits_per_second, FORMAT.get().copied())
 }
 
-fn scaled(value: f64, units: &[&str]) -> String {
+fn rate_as(bits_per_second: f64, format: Option<Format>) -> String {
+    match format {
+        Some(Format { power, has_octets: true }) => {
+            scaled(bits_per_second / 8.0, &OCTETS_A_SECOND, Some(power))
+        }
+        format => scaled(bits_per_second, &BITS, format.map(|format| format.power)),
+    }
+}
+
+/// With the unit of this power, or one that fits.
+fn scaled(value: f64, units: &[&str; 5], power: Option<usize>) -> String {
+    if let Some(power) = power {
+        let unit = units[power.min(units.len() - 1)];
+        return format!("{:.2} {unit}", value / 1e3_f64.powi(power as i32));
+    }
     let (mut value, mut index) = (value, 0);
     // What would be printed as 1000.00 belongs to the next unit.
     while value >= 999.995 && index + 1 < units.len() {
@@ -127,6 +174,20 @@ pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_may_have_one_unit() {
+        let rate = |letter: &str| rate_as(12_345_678.0, Some(parse_format(letter).unwrap()));
+        assert_eq!(rate("k"), "12345.68 Kbits/sec");
+        assert_eq!(rate("m"), "12.35 Mbits/sec");
+        assert_eq!(rate("g"), "0.01 Gbits/sec");
+        assert_eq!(rate("M"), "1.54 MBytes/sec");
+        assert_eq!(rate("T"), "0.00 TBytes/sec");
+        assert_eq!(scaled(5e6, &OCTETS, Some(1)), "5000.00 KBytes");
+        for wrong in ["", "b", "km", "x"] {
+            assert!(parse_format(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn quantities_have_decimal_units_and_two_decimals() {

@@ -6,18 +6,7 @@ mod support;
 
 use serde_json::Value;
 
-use support::{Server, client, free_port, text};
-
-/// A client's JSON document and the server's text.
-fn run(server: &[&str], options: &[&str]) -> (Value, String) {
-    let port = free_port();
-    let server = Server::start(port, &[server, &["-1"]].concat());
-    let output = client(port, &[options, &["-J"]].concat());
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let (code, report) = server.finish();
-    assert_eq!(code, 0, "{report}");
-    (serde_json::from_slice(&output.stdout).unwrap(), report)
-}
+use support::{Server, client, free_port, run, text};
 
 #[test]
 fn a_hundred_and_twenty_eight_streams_have_a_sum() {

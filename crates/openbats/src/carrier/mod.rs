@@ -1,6 +1,7 @@
 //! What carries the connections of an endpoint: packets of the protocol, the kernel's TCP, QUIC, or
 //! plain datagrams.
 
+mod half_open;
 #[cfg(target_os = "linux")]
 mod kernel;
 #[cfg(feature = "quic")]

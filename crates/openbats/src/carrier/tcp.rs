@@ -14,10 +14,11 @@ use bats_proto::{
 use bytes::Bytes;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::half_open::HalfOpen;
 #[cfg(target_os = "linux")]
 use super::kernel::Kernel;
 use super::lost;
-use crate::driver::{Interest, Poller, bind_device, canonical};
+use crate::driver::{Interest, Poller, SocketOptions, canonical};
 use crate::log_limit::LogLimit;
 
 /// Octets read at a time.
@@ -26,8 +27,6 @@ const READ: usize = 64 << 10;
 const READS: usize = 8;
 /// Sealed octets that wait for the socket before more are sealed.
 const WRITE: usize = 256 << 10;
-/// Connections that peers have begun and not greeted on; further ones wait in the kernel.
-const MAX_HALF_OPEN: usize = 256;
 /// Connections taken in one turn.
 const ACCEPTS: usize = 64;
 /// Rest after the system refused to accept, for want of files for instance.
@@ -50,12 +49,12 @@ impl Listener {
     /// Listens at an address that the endpoint's UDP socket has, too.
     pub(crate) fn bind(
         address: SocketAddr,
-        device: Option<&str>,
+        options: &SocketOptions,
         server: SecuredServer,
         config: &ServerConfig,
     ) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        bind_device(&socket, device)?;
+        options.apply(&socket, address.is_ipv6())?;
         // Connections that are over keep the port for minutes otherwise.
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
@@ -215,12 +214,12 @@ pub(crate) struct Tcp {
     rests_until: Option<Timestamp>,
     /// What connections of this end are bound to.
     local: Option<SocketAddr>,
-    device: Option<String>,
+    options: SocketOptions,
     connections: BTreeMap<u64, Connection>,
     next: u64,
     dirty: BTreeSet<u64>,
     timers: BTreeSet<(Timestamp, u64)>,
-    half_open: usize,
+    half_open: HalfOpen,
     buffer: Vec<u8>,
     ready: Vec<u64>,
     /// Tells of round-trip times and windows, where it does.
@@ -233,11 +232,11 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    /// `local` and `device` are what connections of this end are bound to; port 0 for any.
+    /// `local` is what connections of this end are bound to; port 0 for any.
     pub(crate) fn new(
         poller: Arc<Poller>,
         listener: Option<Listener>,
-        (local, device): (Option<SocketAddr>, Option<String>),
+        (local, options): (Option<SocketAddr>, SocketOptions),
     ) -> io::Result<Self> {
         let mut tcp = Self {
             poller,
@@ -245,12 +244,12 @@ impl Tcp {
             is_listening: false,
             rests_until: None,
             local,
-            device,
+            options,
             connections: BTreeMap::new(),
             next: LISTENER + 1,
             dirty: BTreeSet::new(),
             timers: BTreeSet::new(),
-            half_open: 0,
+            half_open: HalfOpen::default(),
             buffer: Vec::new(),
             ready: Vec::new(),
             #[cfg(target_os = "linux")]
@@ -323,7 +322,7 @@ impl Tcp {
         let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
-        bind_device(&socket, self.device.as_deref())?;
+        self.options.apply(&socket, remote.is_ipv6())?;
         if let Some(mut local) = self.local {
             if local.ip().is_unspecified() {
                 let any: IpAddr = match remote {
@@ -355,7 +354,9 @@ impl Tcp {
             // Without it the figures lack what only the kernel knows.
             self.kernel = Kernel::open().ok();
         }
-        self.half_open += usize::from(connection.is_counted);
+        if connection.is_counted {
+            self.half_open.insert(connection.remote.ip());
+        }
         self.connections.insert(id, connection);
         self.dirty.insert(id);
         Ok(id)
@@ -412,7 +413,7 @@ impl Tcp {
     fn accept(&mut self, now: Timestamp) {
         for _ in 0..ACCEPTS {
             let Some(listener) = &self.listener else { return };
-            if self.half_open >= MAX_HALF_OPEN {
+            if self.half_open.is_full() {
                 return;
             }
             let (socket, remote) = match listener.socket.accept() {
@@ -435,7 +436,9 @@ impl Tcp {
                     return;
                 }
             };
-            if self.connections.len() >= listener.max_connections {
+            // Left in the kernel's queue it would hold up those behind it.
+            let is_crowded = self.half_open.is_crowded(remote.ip());
+            if is_crowded || self.connections.len() >= listener.max_connections {
                 self.refused += 1;
                 continue;
             }
@@ -495,7 +498,7 @@ impl Tcp {
             self.dirty.remove(&id);
             self.settle(now, id);
         }
-        let wanted = self.half_open < MAX_HALF_OPEN && self.rests_until.is_none();
+        let wanted = !self.half_open.is_full() && self.rests_until.is_none();
         if let Err(error) = self.listen(wanted) {
             tracing::error!(%error, "the TCP listener is not heard");
         }
@@ -506,7 +509,7 @@ impl Tcp {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.is_counted && !connection.is_half_open() {
             connection.is_counted = false;
-            self.half_open -= 1;
+            self.half_open.remove(connection.remote.ip());
         }
         let is_gone = connection.is_gone(now);
         let next = if is_gone { None } else { connection.next_timeout() };

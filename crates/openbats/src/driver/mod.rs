@@ -1,6 +1,7 @@
 //! The I/O thread: one socket, one protocol core, deadlines in nanoseconds.
 
 mod alarm;
+mod marks;
 mod poller;
 mod socket;
 
@@ -14,8 +15,9 @@ use bats_proto::Input;
 use bats_types::Timestamp;
 
 pub(crate) use alarm::Alarm;
+pub(crate) use marks::{MAX_DSCP, SocketOptions};
 pub(crate) use poller::{Interest, Poller};
-pub(crate) use socket::{Socket, bind_device, canonical};
+pub(crate) use socket::{Socket, canonical};
 
 use crate::carrier::Output;
 use crate::shared::Shared;

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 
 use crate::clock::Clock;
-use crate::driver::{Alarm, Poller};
+use crate::driver::{Alarm, Poller, SocketOptions};
 use crate::log_limit::LogLimit;
 
 /// Datagrams, or trains of datagrams joined by GRO, of one call.
@@ -39,26 +39,27 @@ pub(crate) struct Socket {
     state: UdpSocketState,
     /// An IPv6 socket reaches IPv4 addresses as mapped ones.
     is_ipv6: bool,
+    /// The mark of each datagram beside its ECN bits.
+    dscp: u8,
 }
 
 impl Socket {
-    /// Binds `address`; an unspecified IPv6 address serves IPv4 too. With a `device` datagrams come
-    /// and go by that interface only.
-    pub(crate) fn bind(address: SocketAddr, device: Option<&str>) -> io::Result<Self> {
+    /// Binds `address`; an unspecified IPv6 address serves IPv4 too.
+    pub(crate) fn bind(address: SocketAddr, options: &SocketOptions) -> io::Result<Self> {
         let socket =
             RawSocket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-        bind_device(&socket, device)?;
+        options.apply(&socket, address.is_ipv6())?;
         if address.is_ipv6() {
             socket.set_only_v6(!address.ip().is_unspecified())?;
         }
         socket.bind(&address.into())?;
-        Self::from_std(socket.into())
+        Ok(Self { dscp: options.dscp, ..Self::from_std(socket.into())? })
     }
 
     /// Any free port, of both families where there are both.
-    pub(crate) fn bind_any(device: Option<&str>) -> io::Result<Self> {
-        Self::bind((Ipv6Addr::UNSPECIFIED, 0).into(), device)
-            .or_else(|_| Self::bind(([0, 0, 0, 0], 0).into(), device))
+    pub(crate) fn bind_any(options: &SocketOptions) -> io::Result<Self> {
+        Self::bind((Ipv6Addr::UNSPECIFIED, 0).into(), options)
+            .or_else(|_| Self::bind(([0, 0, 0, 0], 0).into(), options))
     }
 
     fn from_std(socket: UdpSocket) -> io::Result<Self> {
@@ -66,7 +67,7 @@ impl Socket {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         enlarge_buffers(&socket);
         disable_timestamps(&socket);
-        Ok(Self { socket, state, is_ipv6 })
+        Ok(Self { socket, state, is_ipv6, dscp: 0 })
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -132,13 +133,21 @@ impl Socket {
                     .then_some(transmit.segment_size),
                 src_ip: transmit.local_ip.map(|ip| self.map_ip(ip)),
             };
-            match self.state.try_send((&self.socket).into(), &datagrams) {
+            match self.send_datagrams(&datagrams) {
                 Ok(()) => sent += contents.len(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err((sent, error)),
             }
         }
         Ok(())
+    }
+
+    fn send_datagrams(&self, datagrams: &quinn_udp::Transmit<'_>) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        if self.dscp > 0 {
+            return super::marks::send(&self.socket, datagrams, self.dscp);
+        }
+        self.state.try_send((&self.socket).into(), datagrams)
     }
 
     fn map(&self, address: SocketAddr) -> SocketAddr {
@@ -186,23 +195,6 @@ impl Socket {
             Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
-    }
-}
-
-/// Binds a socket to an interface, if one is named.
-pub(crate) fn bind_device(socket: &RawSocket, device: Option<&str>) -> io::Result<()> {
-    let Some(device) = device else { return Ok(()) };
-    #[cfg(target_os = "linux")]
-    return socket.bind_device(Some(device.as_bytes())).map_err(|error| {
-        io::Error::new(error.kind(), format!("the interface {device} cannot be used: {error}"))
-    });
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = socket;
-        Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            format!("sockets cannot be bound to the interface {device} on this system"),
-        ))
     }
 }
 
@@ -385,8 +377,9 @@ mod tests {
             ("[::]:0", "127.0.0.1:0"),
             ("127.0.0.1:0", "[::]:0"),
         ] {
-            let receiver = Socket::bind(server.parse().unwrap(), None).unwrap();
-            let sender = Socket::bind(client.parse().unwrap(), None).unwrap();
+            let receiver =
+                Socket::bind(server.parse().unwrap(), &SocketOptions::default()).unwrap();
+            let sender = Socket::bind(client.parse().unwrap(), &SocketOptions::default()).unwrap();
             let port = receiver.local_addr().unwrap().port();
             let ip: IpAddr = if server == "[::1]:0" {
                 Ipv6Addr::LOCALHOST.into()
@@ -418,9 +411,66 @@ mod tests {
         }
     }
 
+    /// What is in the field, mark and ECN together, of datagrams and trains of them.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn datagrams_are_marked_beside_their_own_bits() {
+        use std::os::fd::AsRawFd;
+
+        use nix::sys::socket::{
+            ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt,
+        };
+        let options = SocketOptions { dscp: 46, ..SocketOptions::default() };
+        for (server, client, local) in [
+            ("127.0.0.1:0", "127.0.0.1:0", None),
+            ("[::1]:0", "[::1]:0", Some("::1")),
+            ("127.0.0.1:0", "[::]:0", Some("127.0.0.1")),
+            ("[::1]:0", "[::]:0", None),
+        ] {
+            let receiver = UdpSocket::bind(server).unwrap();
+            receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            match server.starts_with('[') {
+                true => setsockopt(&receiver, sockopt::Ipv6RecvTClass, &true).unwrap(),
+                false => setsockopt(&receiver, sockopt::IpRecvTos, &true).unwrap(),
+            }
+            let sender = Socket::bind(client.parse().unwrap(), &options).unwrap();
+            let remote = receiver.local_addr().unwrap();
+            let local_ip = local.map(|ip: &str| ip.parse().unwrap());
+            let mut bursts = Bursts::new();
+            for (ecn, length) in [(0, 100), (2, 2_500)] {
+                let buffer = bursts.room().unwrap();
+                buffer.clear();
+                buffer.resize(length, 7);
+                bursts.push(Transmit { remote, local_ip, ecn, ..transmit(1_000, length) });
+            }
+            assert!(sender.send(&mut bursts).unwrap());
+            let mut found = Vec::new();
+            for _ in 0..4 {
+                let mut octets = [0; 2_000];
+                let mut slices = [IoSliceMut::new(&mut octets)];
+                let mut space = nix::cmsg_space!(i32);
+                let received = recvmsg::<SockaddrStorage>(
+                    receiver.as_raw_fd(),
+                    &mut slices,
+                    Some(&mut space),
+                    MsgFlags::empty(),
+                )
+                .unwrap();
+                let field = received.cmsgs().unwrap().find_map(|message| match message {
+                    ControlMessageOwned::Ipv4Tos(field) => Some(i32::from(field)),
+                    ControlMessageOwned::Ipv6TClass(field) => Some(field),
+                    _ => None,
+                });
+                found.push((received.bytes, field.unwrap()));
+            }
+            let marked = [(100, 184), (1_000, 186), (1_000, 186), (500, 186)];
+            assert_eq!(found, marked, "{server} {client}");
+        }
+    }
+
     #[test]
     fn the_alarm_ends_the_wait() {
-        let socket = Socket::bind_any(None).unwrap();
+        let socket = Socket::bind_any(&SocketOptions::default()).unwrap();
         let alarm = Alarm::new().unwrap();
         let poller = Poller::new().unwrap();
         let short = Some(Duration::from_micros(100));

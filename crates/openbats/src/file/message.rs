@@ -145,6 +145,8 @@ mod tests {
         ] {
             assert!(Message::decode(Bytes::copy_from_slice(wrong)).is_err(), "{wrong:?}");
         }
+        let longest = Message::Begin { size: 0, name: "x".repeat(MAX_TEXT) };
+        assert_eq!(Message::decode(longest.encode()).unwrap(), longest);
         let long = Message::Begin { size: 0, name: "x".repeat(MAX_TEXT + 1) };
         assert!(Message::decode(long.encode()).is_err());
         let text = Message::decode(Bytes::from_static(b"\x04a\x1b[31m\n")).unwrap();

@@ -32,11 +32,14 @@ pub(crate) struct Local {
     pub(crate) ip: Option<IpAddr>,
     /// The name of an interface.
     pub(crate) device: Option<String>,
+    /// The code point of what they send.
+    pub(crate) dscp: u8,
 }
 
 impl Local {
-    /// Binds a socket to the interface, if one is named.
-    pub(crate) fn bind_device(&self, socket: &impl AsFd) -> Result<()> {
+    /// Binds a socket to the interface, if one is named, and marks what it sends.
+    pub(crate) fn prepare(&self, socket: &impl AsFd) -> Result<()> {
+        self.mark(socket)?;
         let Some(device) = &self.device else { return Ok(()) };
         #[cfg(target_os = "linux")]
         return socket2::SockRef::from(socket)
@@ -46,6 +49,29 @@ impl Local {
         {
             let _ = socket;
             bail!("sockets cannot be bound to the interface {device} on this system")
+        }
+    }
+
+    fn mark(&self, socket: &impl AsFd) -> Result<()> {
+        if self.dscp == 0 {
+            return Ok(());
+        }
+        #[cfg(target_os = "linux")]
+        {
+            let (socket, field) = (socket2::SockRef::from(socket), u32::from(self.dscp) << 2);
+            let marked = match socket.domain()? {
+                // It reaches IPv4, too.
+                socket2::Domain::IPV6 => {
+                    socket.set_tclass_v6(field).and_then(|()| socket.set_tos_v4(field))
+                }
+                _ => socket.set_tos_v4(field),
+            };
+            marked.context("packets cannot be marked")
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = socket;
+            bail!("packets cannot be marked on this system")
         }
     }
 }
@@ -75,6 +101,12 @@ pub(crate) enum Pipe {
     Bats { connection: Connection, local: SocketAddr },
     Tcp(tcp::Pipe),
     Udp(udp::Pipe),
+}
+
+/// The time of a socket was over, or a signal came.
+fn is_pause(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
 /// The address that packets to `remote` leave from, where the endpoint has all of the host's.
@@ -156,6 +188,16 @@ impl Pipe {
         Look {
             is_backlogged: stats.send_buffer_bytes > most,
             heard: is_due.then_some(stats.packets_received),
+        }
+    }
+
+    /// Why nothing more can be sent, if that is so: what has no connection cannot tell of the other
+    /// side's end.
+    pub(crate) fn end(&self) -> Option<String> {
+        match self {
+            Self::Bats { connection, .. } => Some(connection.close_reason()?.to_string()),
+            Self::Tcp(pipe) => pipe.end(),
+            Self::Udp(pipe) => pipe.end(),
         }
     }
 

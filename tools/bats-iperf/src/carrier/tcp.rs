@@ -1,15 +1,18 @@
 //! Messages over the kernel's TCP: four octets of length, then the message.
 
-use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::{Buf, Bytes, BytesMut};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use socket2::{Domain, Socket, Type};
 
-use super::{Local, Received, SLICE};
+use super::{Local, Received, SLICE, is_pause};
 use crate::clock::Clock;
 use crate::control::{Gathering, HELLO_LENGTH, Hello, PATIENCE};
 use crate::message::MAX_LENGTH;
@@ -26,6 +29,8 @@ pub(crate) struct Pipe {
     stream: TcpStream,
     addresses: (SocketAddr, SocketAddr),
     incoming: Mutex<Incoming>,
+    /// This side has given it up: that nothing more comes is not the other side's end.
+    is_closed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -44,7 +49,12 @@ impl Pipe {
         let addresses = (stream.local_addr()?, stream.peer_addr()?);
         let incoming =
             Incoming { octets: BytesMut::new(), buffer: vec![0; READ], has_ended: false };
-        Ok(Self { stream, addresses, incoming: Mutex::new(incoming) })
+        Ok(Self {
+            stream,
+            addresses,
+            incoming: Mutex::new(incoming),
+            is_closed: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn send(&self, message: &Bytes, limit: Duration) -> Result<bool> {
@@ -93,6 +103,9 @@ impl Pipe {
             }
             let Incoming { octets, buffer, has_ended } = &mut *incoming;
             match (&self.stream).read(buffer) {
+                Ok(0) if self.is_closed.load(Ordering::Acquire) => {
+                    bail!("the stream was given up")
+                }
                 Ok(0) => *has_ended = true,
                 Ok(count) => octets.extend_from_slice(&buffer[..count]),
                 Err(error) if is_pause(&error) => {
@@ -146,7 +159,18 @@ impl Pipe {
         }
     }
 
+    /// Why the connection is over, if it is. The receiver of a stream ends it after the sender.
+    pub(super) fn end(&self) -> Option<String> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(&self.stream, &mut [0_u8; 1], flags) {
+            Ok((_, 0)) => Some("the TCP connection has ended".to_owned()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(error) => Some(format!("the TCP connection has ended: {error}")),
+        }
+    }
+
     pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
@@ -171,11 +195,6 @@ impl Incoming {
     }
 }
 
-/// The time was over, or a signal came.
-fn is_pause(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
-}
-
 /// Begins a stream.
 pub(crate) fn connect(
     local: &Local,
@@ -185,7 +204,7 @@ pub(crate) fn connect(
 ) -> Result<Pipe> {
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, None)
         .context("cannot open a TCP socket")?;
-    local.bind_device(&socket)?;
+    local.prepare(&socket)?;
     if let Some(ip) = local.ip {
         socket
             .bind(&SocketAddr::new(ip, 0).into())
@@ -208,7 +227,7 @@ pub(crate) struct Listener(TcpListener);
 impl Listener {
     pub(crate) fn bind(ip: IpAddr, local: &Local) -> Result<Self> {
         let listener = TcpListener::bind((ip, 0)).context("cannot listen for TCP")?;
-        local.bind_device(&listener)?;
+        local.prepare(&listener)?;
         listener.set_nonblocking(true)?;
         Ok(Self(listener))
     }
@@ -304,6 +323,30 @@ mod tests {
         // A message of another length is not waited for.
         let error = began(&[0xff; 200]).unwrap_err().to_string();
         assert_eq!(error, "this is no greeting");
+    }
+
+    #[test]
+    fn a_sender_that_waits_sees_the_end() {
+        let (near, far) = pair();
+        assert_eq!((near.end(), far.end()), (None, None));
+        // What has come and was not read is no end.
+        assert!(far.send(&vec![1; 100].into(), PATIENCE).unwrap());
+        assert!(matches!(near.recv(PATIENCE).unwrap(), Received::Message(_)));
+        drop(far);
+        let ended = (0..1_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            near.end().is_some()
+        });
+        assert!(ended);
+    }
+
+    #[test]
+    fn what_was_given_up_has_not_come_to_its_end() {
+        let (near, far) = pair();
+        far.close();
+        let error = far.recv(PATIENCE).unwrap_err().to_string();
+        assert_eq!(error, "the stream was given up");
+        assert_eq!(near.recv(PATIENCE).unwrap(), Received::End);
     }
 
     #[test]

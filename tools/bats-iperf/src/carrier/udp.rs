@@ -1,6 +1,5 @@
 //! Messages over the kernel's UDP, one a datagram, unreliable as they are.
 
-use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 
-use super::{Local, Received, SLICE};
+use super::{Local, Received, SLICE, is_pause};
 use crate::clock::Clock;
 use crate::control::{Gathering, Hello};
 use crate::signals;
@@ -56,6 +55,8 @@ impl Pipe {
     }
 
     pub(super) fn send(&self, message: &Bytes, limit: Duration) -> Result<bool> {
+        // The system takes datagrams whether anyone hears them or not.
+        self.check()?;
         let clock = Clock::start();
         loop {
             match self.socket.send(message) {
@@ -114,14 +115,19 @@ impl Pipe {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    /// Why the stream is over, if it is: only this side can end it.
+    pub(super) fn end(&self) -> Option<String> {
         if signals::requested() {
-            bail!("interrupted");
+            return Some("interrupted".to_owned());
         }
-        if self.is_closed.load(Ordering::Acquire) {
-            bail!("the stream was given up");
+        self.is_closed.load(Ordering::Acquire).then(|| "the stream was given up".to_owned())
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.end() {
+            Some(why) => bail!(why),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Says the end until it is heard, or often enough.
@@ -165,10 +171,6 @@ fn end_of(datagram: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(count.try_into().ok()?))
 }
 
-fn is_pause(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
-}
-
 /// Begins a stream.
 pub(crate) fn connect(
     local: &Local,
@@ -179,7 +181,7 @@ pub(crate) fn connect(
     let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let socket =
         UdpSocket::bind((local.ip.unwrap_or(any), 0)).context("cannot open a UDP socket")?;
-    local.bind_device(&socket)?;
+    local.prepare(&socket)?;
     socket.connect(remote).with_context(|| format!("cannot reach {remote} over UDP"))?;
     socket.set_read_timeout(Some(HELLO_WAIT))?;
     let hello = hello.encode();
@@ -205,7 +207,7 @@ impl Listener {
     pub(crate) fn bind(ip: IpAddr, count: u16, local: &Local) -> Result<Self> {
         let bind = |_| {
             let socket = UdpSocket::bind((ip, 0)).context("cannot open a UDP socket")?;
-            local.bind_device(&socket)?;
+            local.prepare(&socket)?;
             Ok(socket)
         };
         Ok(Self((0..count).map(bind).collect::<Result<_>>()?))

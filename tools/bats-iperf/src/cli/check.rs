@@ -1,7 +1,6 @@
 //! What the options mean together.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -11,10 +10,14 @@ use openbats::{CongestionAlgorithm, Goal, TransportConfig};
 
 use super::{Existing, GoalName, Options, TransportMode};
 use crate::carrier::udp;
-use crate::control::{Carrier, printable};
+use crate::control::Carrier;
 
 /// Octets in advance that a limited server takes at least.
 const LEAST_BUDGET: usize = 4 << 20;
+
+/// What streams send in modes without congestion control where no rate was asked for, as with UDP in
+/// iperf3: without a limit they would only fill queues.
+const UNCONTROLLED_RATE: u64 = 1_000_000;
 
 /// Which side this is.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +50,7 @@ const CLIENT_ONLY: [&str; 16] = [
 const IDLE_AT_A_SERVER: [&str; 7] =
     ["mode", "udp", "time", "parallel", "reverse", "files", "compress"];
 /// Options that mean nothing to a client.
-const SERVER_ONLY: [&str; 10] = [
+const SERVER_ONLY: [&str; 11] = [
     "only_mode",
     "directory",
     "existing",
@@ -56,11 +59,19 @@ const SERVER_ONLY: [&str; 10] = [
     "daemon",
     "idle_timeout",
     "server_bitrate_limit",
+    "server_max_duration",
     "certificate",
     "key",
 ];
 /// Options that a transfer of files does not know.
 const NOT_WITH_FILES: [&str; 4] = ["bytes", "blockcount", "omit", "length"];
+/// Options of iperf3 that ask for what is so anyway.
+const ALWAYS_SO: [(&str, &str); 4] = [
+    ("udp_counters_64bit", "all counters have 64 bits"),
+    ("repeating_payload", "all messages are filled with one octet"),
+    ("no_delay", "nothing waits for more data to come"),
+    ("zerocopy", "datagrams leave in batches as they are made"),
+];
 /// Options that a transfer of files takes without heed, as the original does.
 const IDLE_WITH_FILES: [&str; 2] = ["time", "bandwidth"];
 
@@ -80,6 +91,8 @@ pub(crate) fn parse<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(
             && matches.value_source(id) == Some(ValueSource::CommandLine)
     };
     options.has_interval = given("interval");
+    // As with iperf3: none.
+    options.server_bitrate_limit = options.server_bitrate_limit.filter(|limit| *limit > 0);
     if options.udp {
         options.mode = TransportMode::Udp;
     }
@@ -91,6 +104,9 @@ pub(crate) fn parse<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(
     }
     if role != Role::Server && options.mode == TransportMode::Udp {
         check_udp(&options, given("bandwidth"))?;
+    }
+    if options.mode.is_uncontrolled() && !given("bandwidth") {
+        options.bandwidth = UNCONTROLLED_RATE;
     }
     check_mode(&options)?;
     if options.detached {
@@ -125,18 +141,22 @@ fn ignored(options: &Options, role: &Role, given: impl Fn(&str) -> bool) -> Vec<
         Role::Client(_) => (&["compress"], "there are no files (-f)"),
         Role::Generate(_) => (&[], ""),
     };
-    let note = |id: &&str| {
+    let letter = |id: &str| {
         let command = Options::command();
-        let argument = command.get_arguments().find(|argument| argument.get_id() == *id);
+        let argument = command.get_arguments().find(|argument| argument.get_id() == id);
         let short = argument.and_then(|argument| argument.get_short());
-        let letter = short.map_or_else(|| spelled(id), |letter| format!("-{letter}"));
+        short.map_or_else(|| spelled(id), |letter| format!("-{letter}"))
+    };
+    let note = |id: &&str| {
         let more = match (*id, role) {
             ("mode", Role::Server) => "; --only-mode restricts it",
             _ => "",
         };
-        format!("note: {letter} is ignored: {why}{more}")
+        format!("note: {} is ignored: {why}{more}", letter(id))
     };
-    idle.iter().filter(|id| given(id)).map(note).collect()
+    let always = ALWAYS_SO.iter().filter(|(id, _)| given(id));
+    let always = always.map(|(id, why)| format!("note: {} is ignored: {why}", letter(id)));
+    idle.iter().filter(|id| given(id)).map(note).chain(always).collect()
 }
 
 fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
@@ -268,13 +288,6 @@ fn check_client(options: &Options) -> Result<(), clap::Error> {
     Ok(())
 }
 
-/// The packets' marks are set one by one, by what sends them: a socket's would be overwritten.
-pub(super) fn refuse_dscp(_: &str) -> Result<String, String> {
-    Err("packets carry no DSCP here: have the system mark them, as with 'nft add rule ... udp dport \
-         5201 ip dscp set ef'"
-        .into())
-}
-
 /// A format of strftime that can be printed.
 pub(super) fn parse_format(text: &str) -> Result<String, String> {
     if text.is_empty() {
@@ -314,44 +327,6 @@ impl Options {
         }
     }
 
-    /// The address of `-I`, if it was given, and what is to be said about it. A client goes without
-    /// an interface that there is not.
-    ///
-    /// # Errors
-    /// There is no such interface at a server, or it has no address of the family asked for.
-    pub(crate) fn local_ip(&self) -> anyhow::Result<(Option<IpAddr>, Option<String>)> {
-        let Some(name) = &self.interface else { return Ok((None, None)) };
-        if let Ok(address) = name.parse() {
-            return match self.fits(address) {
-                true => Ok((Some(address), None)),
-                false => anyhow::bail!("{address} is not of the IP family asked for"),
-            };
-        }
-        let name = if name == "loopback" { "lo" } else { name };
-        let interfaces: Vec<_> = nix::ifaddrs::getifaddrs()?
-            .filter(|interface| interface.interface_name == name)
-            .collect();
-        if interfaces.is_empty() && self.client.is_some() {
-            // The original's clients do not look at the name.
-            let note = format!("note: -I is ignored: there is no interface '{}'", printable(name));
-            return Ok((None, Some(note)));
-        }
-        let mut addresses: Vec<IpAddr> = interfaces
-            .into_iter()
-            .filter_map(|interface| {
-                let address = interface.address?;
-                let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
-                v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
-            })
-            .filter(|address| self.fits(*address))
-            .collect();
-        addresses.sort();
-        match addresses.first() {
-            Some(&address) => Ok((Some(address), None)),
-            None => anyhow::bail!("no interface '{name}' with an address (ip addr lists them)"),
-        }
-    }
-
     /// A server goes by what its clients say, whatever it was given.
     fn forget_the_client(&mut self) {
         self.mode = self.only_mode.unwrap_or(TransportMode::Btp);
@@ -377,16 +352,39 @@ impl Options {
         }
         Ok(())
     }
-
-    /// Whether an address is of the IP family asked for.
-    pub(crate) fn fits(&self, address: IpAddr) -> bool {
-        !(self.ipv4 && address.is_ipv6() || self.ipv6 && address.is_ipv4())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_without_a_control_have_a_rate_of_their_own() {
+        let bandwidth = |words: &str| {
+            let line = format!("bats_iperf -c host {words}");
+            parse(line.split_whitespace()).unwrap().0.bandwidth
+        };
+        for (words, rate) in [
+            ("-m 3", 1_000_000),
+            ("-m 11", 1_000_000),
+            ("-u -P 4 -r", 1_000_000),
+            ("-m 3 -b 0", 0),
+            ("-m 3 -b 5", 5_000_000),
+            ("-m 0", 0),
+            ("-m 1 --latency", 0),
+        ] {
+            assert_eq!(bandwidth(words), rate, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_nothing_is_none() {
+        let limit = |rate: &str| {
+            let line = format!("bats_iperf -s --server-bitrate-limit {rate}");
+            parse(line.split_whitespace()).unwrap().0.server_bitrate_limit
+        };
+        assert_eq!((limit("0"), limit("0M"), limit("1k")), (None, None, Some(1_000)));
+    }
 
     fn role(line: &str) -> Result<Role, clap::Error> {
         parse(line.split_whitespace()).map(|(_, role)| role)
@@ -404,6 +402,7 @@ mod tests {
             .chain(&SERVER_ONLY)
             .chain(&NOT_WITH_FILES)
             .chain(&IDLE_WITH_FILES)
+            .chain(ALWAYS_SO.iter().map(|(id, _)| id))
         {
             assert!(known.contains(id), "{id}");
         }
@@ -440,6 +439,8 @@ mod tests {
             "-c h -u --baseline tcp",
             "-c h --bind-dev eth0 --forceflush",
             "-s --bind-dev eth0",
+            "-c h --dscp af21 -A 0 --format m",
+            "-s -S 0xb8 --server-max-duration 60 -A 1023 --format K",
             "-s --only-mode udp",
             "-c h --timestamps=%H:%M:%S",
             "-s --existing rename --directory /tmp --idle-timeout 60 --server-bitrate-limit 1G",
@@ -471,8 +472,13 @@ mod tests {
             "-c host -m udp -b 0",
             "-c host -u -m 11",
             "-c host -u --cport 7000",
-            "-c host --dscp ef",
-            "-s -S 184",
+            "-c host --dscp 64",
+            "-s -S 185",
+            "-c host --dscp ef -S 184",
+            "-c host --server-max-duration 5",
+            "-c host -A 1024",
+            "-c host -A 0,1",
+            "-c host --format x",
             "-c host -u --length 65508",
             "-c host -u --baseline udp",
             "-c host -u --congestion bbr",
@@ -572,6 +578,12 @@ mod tests {
             ("-c h -C", &["-C"]),
             ("-c h --compress=lz4", &["-C"]),
             ("-c h -t 5 -b 5 -P 2 -r -m 1", &[]),
+            // Of iperf3.
+            ("-c h -u -N -Z", &["-N", "-Z"]),
+            (
+                "-c h --udp-counters-64bit --repeating-payload",
+                &["--udp-counters-64bit", "--repeating-payload"],
+            ),
         ] {
             let line = format!("bats_iperf {words}");
             let (options, role) =
@@ -598,26 +610,5 @@ mod tests {
         assert_eq!(modes("-m 3"), (None, TransportMode::Btp));
         assert_eq!(modes("-m 3 --only-mode 2").0, Some(TransportMode::Brctp));
         assert_eq!(modes("--only-mode quic"), (Some(TransportMode::Quic), TransportMode::Quic));
-    }
-
-    #[test]
-    fn interfaces_have_addresses() {
-        let ip = |words: &str| {
-            let line = format!("bats_iperf -s {words}");
-            Ok::<_, anyhow::Error>(parse(line.split_whitespace()).unwrap().0.local_ip()?.0)
-        };
-        assert_eq!(ip("-I lo").unwrap(), Some([127, 0, 0, 1].into()));
-        assert_eq!(ip("-I loopback").unwrap(), Some([127, 0, 0, 1].into()));
-        assert_eq!(ip("-B ::1").unwrap(), Some("::1".parse().unwrap()));
-        assert!(ip("-I ::1 -4").is_err());
-        assert!(ip("-I nosuch0").unwrap_err().to_string().contains("nosuch0"));
-        let client = |words: &str| {
-            let line = format!("bats_iperf -c host {words}");
-            parse(line.split_whitespace()).unwrap().0.local_ip()
-        };
-        assert_eq!(client("-I lo").unwrap(), (Some([127, 0, 0, 1].into()), None));
-        let (ip, note) = client("-I nosuch0").unwrap();
-        assert!(ip.is_none() && note.unwrap().contains("nosuch0"));
-        assert!(client("-I ::1 -4").is_err());
     }
 }

@@ -1,7 +1,9 @@
 //! The command line.
 
 mod check;
+mod dscp;
 mod emulation;
+mod interface;
 mod mode;
 
 use std::path::PathBuf;
@@ -16,8 +18,8 @@ pub(crate) use mode::{Congestion, TransportMode};
 
 use crate::control::Carrier;
 use crate::units::{
-    parse_bytes, parse_duration, parse_interval, parse_length, parse_long_timeout, parse_omit,
-    parse_rate, parse_timeout,
+    Format, parse_bytes, parse_duration, parse_interval, parse_length, parse_long_timeout,
+    parse_omit, parse_rate, parse_timeout,
 };
 
 /// Measures throughput, latency, loss and jitter of OpenBATS connections, and sends files over
@@ -39,7 +41,9 @@ pub(crate) struct Options {
     #[arg(short, long, value_name = "HOST")]
     pub(crate) client: Option<String>,
 
-    /// Port of the data, 2 to 65535; signalling goes over the port below it.
+    /// Port of the data, 2 to 65535: UDP, and at a server TCP, too, for mode 10. Signalling goes over the
+    /// UDP port below it. Beside a server of iperf3, which has TCP 5201, a server needs another port or
+    /// --only-mode.
     #[arg(short, long, default_value_t = 5201, value_parser = clap::value_parser!(u16).range(2..))]
     pub(crate) port: u16,
 
@@ -59,8 +63,9 @@ pub(crate) struct Options {
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     pub(crate) interval: Duration,
 
-    /// Interface or address to listen on (server) or to send from (client). A server without it
-    /// listens on all addresses of both IP families.
+    /// Interface or address to listen on (server) or to send from (client). An interface stands for the
+    /// first of its addresses, IPv4 before IPv6. A server without this option listens on all addresses of
+    /// both families.
     #[arg(
         short = 'I',
         long,
@@ -78,10 +83,33 @@ pub(crate) struct Options {
     #[arg(long, hide = true)]
     pub(crate) forceflush: bool,
 
-    /// Not available: the field holds the marks of ECN, which each packet has for itself.
-    #[arg(short = 'S', long, alias = "tos", value_name = "VALUE", hide = true,
-          value_parser = check::refuse_dscp)]
-    pub(crate) dscp: Option<String>,
+    /// Mark all packets of this side with this code point of differentiated services: ef, af21, cs1
+    /// or 0 to 63. Each side marks what it sends itself.
+    #[arg(long, value_name = "DSCP", value_parser = dscp::parse_dscp, conflicts_with = "tos")]
+    pub(crate) dscp: Option<u8>,
+
+    /// The same as --dscp, given as the whole octet of the header: 184 for ef.
+    #[arg(short = 'S', long, value_name = "OCTET", value_parser = dscp::parse_tos)]
+    pub(crate) tos: Option<u8>,
+
+    /// Run on this processor only, 0 for the first.
+    #[arg(short = 'A', long, value_name = "CPU", value_parser = clap::value_parser!(u16).range(..1_024))]
+    pub(crate) affinity: Option<u16>,
+
+    /// Units of all rates and sizes in the report: k, m, g, t for bits, K, M, G, T for octets. Without
+    /// it each figure has one that fits.
+    #[arg(long, value_name = "UNIT", value_parser = crate::units::parse_format)]
+    pub(crate) format: Option<Format>,
+
+    /// For scripts of iperf3; see the notes.
+    #[arg(long, hide = true)]
+    pub(crate) udp_counters_64bit: bool,
+    #[arg(long, hide = true)]
+    pub(crate) repeating_payload: bool,
+    #[arg(short = 'N', long, hide = true)]
+    pub(crate) no_delay: bool,
+    #[arg(short = 'Z', long, hide = true)]
+    pub(crate) zerocopy: bool,
 
     /// Only IPv4.
     #[arg(short = '4', long, alias = "version4", conflicts_with = "ipv6")]
@@ -201,7 +229,9 @@ pub(crate) struct Options {
     #[arg(long, help_heading = CLIENT)]
     pub(crate) bidir: bool,
 
-    /// Sending limit of each stream: Mbit/s, or with a unit as in 64k, 1.5G; 0 for none.
+    /// Sending limit of each stream: Mbit/s, or with a unit as in 64k, 1.5G; 0 for none. Without it
+    /// modes 3 (transparent) and 11 (udp), which have no congestion control, send 1 Mbit/s, and the
+    /// others as fast as they can.
     #[arg(short, long, visible_alias = "bitrate", value_name = "RATE", default_value = "0",
           value_parser = parse_rate, help_heading = CLIENT)]
     pub(crate) bandwidth: u64,
@@ -309,9 +339,13 @@ pub(crate) struct Options {
 
     /// Deny tests whose streams ask for more than this together, or for no limit; end those that
     /// send more all the same (more than it over five seconds), and receive files no faster. Each
-    /// test has it for itself.
+    /// test has it for itself. 0 for no limit.
     #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = SERVER)]
     pub(crate) server_bitrate_limit: Option<u64>,
+
+    /// Deny tests that would take longer than this many seconds, and those without a time (-n, -k).
+    #[arg(long, value_name = "SECONDS", value_parser = parse_duration, help_heading = SERVER)]
+    pub(crate) server_max_duration: Option<Duration>,
 
     /// Certificate chain in PEM. Without it the server makes a certificate for itself and prints
     /// its fingerprint.
@@ -381,6 +415,11 @@ pub(crate) enum Generated {
 }
 
 impl Options {
+    /// The code point that packets of this side bear.
+    pub(crate) fn code_point(&self) -> u8 {
+        self.dscp.or(self.tos).unwrap_or(0)
+    }
+
     /// Whether standard output is for a program.
     pub(crate) fn is_json(&self) -> bool {
         self.json || self.json_stream

@@ -31,6 +31,11 @@ impl TransportMode {
         if self == Self::Udp { Carrier::Udp } else { Carrier::Bats }
     }
 
+    /// Whether nothing keeps its senders from sending as fast as they can.
+    pub(super) fn is_uncontrolled(self) -> bool {
+        matches!(self, Self::Transparent | Self::Udp)
+    }
+
     pub(crate) fn to_library(self) -> Mode {
         match self {
             Self::Btp => Mode::Btp,

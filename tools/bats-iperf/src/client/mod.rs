@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
         // Better now than after the test.
         std::fs::write(path, "").with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let mut builder = Endpoint::builder();
+    let mut builder = Endpoint::builder().dscp(options.code_point());
     if local_ip.is_some() || options.cport.is_some() {
         let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         builder = builder.bind((local_ip.unwrap_or(any), options.cport.unwrap_or(0)).into());
@@ -66,7 +66,8 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
     let endpoint = builder.start()?;
     signals::watch(vec![endpoint.clone()], console.clone())?;
     let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;
-    let local = Local { ip: local_ip, device: options.bind_dev.clone() };
+    let (device, dscp) = (options.bind_dev.clone(), options.code_point());
+    let local = Local { ip: local_ip, device, dscp };
     let client = Client { options, console, endpoint, host, local, remote, trust: trust(options)? };
     let output = Output::new(console.clone());
     text::banner().iter().for_each(|line| output.line(line));

@@ -107,12 +107,7 @@ impl Client<'_> {
             }
             _ => bail!("the server answers out of turn"),
         };
-        let streams = match &request.work {
-            Work::Throughput(work) if work.direction == control::Direction::Both => {
-                request.streams.saturating_mul(2)
-            }
-            _ => request.streams,
-        };
+        let streams = request.all_streams();
         let (pipes, way) = match request.carrier {
             Carrier::Bats => {
                 let mut transport = self.options.transport();

@@ -25,8 +25,6 @@ use crate::test::{self, Outcome, Plan};
 
 /// What streams send where times are measured and no rate was asked for.
 const LATENCY_RATE: u64 = 1_000_000;
-/// What streams of mode 11 send where no rate was asked for.
-const UDP_RATE: u64 = 1_000_000;
 
 /// One finished run.
 pub(super) struct Run {
@@ -115,8 +113,6 @@ impl Client<'_> {
             // UDP knows no rate of its own; what it is compared with gives it.
             (0, Carrier::Udp, Some(run)) => baseline::rate_of_a_stream(run),
             (0, ..) if self.options.latency => LATENCY_RATE,
-            // Of mode 11, as with iperf3.
-            (0, Carrier::Udp, None) => UDP_RATE,
             (bandwidth, ..) => bandwidth,
         }
     }
@@ -195,7 +191,7 @@ impl Client<'_> {
             sending: Sending::of(self.options, &about.request),
             limit: None,
         };
-        let outcome = test::run(output, &begun.pipes, &plan);
+        let outcome = test::run(output, control, &begun.pipes, &plan);
         let summary = Message::Summary(Box::new(outcome.summary.clone()));
         let remote = control::send(control, &summary)
             .and_then(|()| receive_summary(control, SUMMARY_PATIENCE));

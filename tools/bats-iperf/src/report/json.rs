@@ -209,9 +209,12 @@ pub(crate) fn end(outcome: &Outcome, remote: Option<&Summary>) -> Value {
     }
     let latency: serde_json::Map<String, Value> = text::directions(outcome, remote)
         .into_iter()
-        .filter(|(_, one_way, round_trip)| one_way.is_some() || round_trip.is_some())
-        .map(|(name, one_way, round_trip)| {
-            (name.to_owned(), json!({ "one_way": one_way, "round_trip": round_trip }))
+        .filter(|(_, one_way, round_trip, missing)| {
+            one_way.is_some() || round_trip.is_some() || missing.unsent.max(missing.unanswered) > 0
+        })
+        .map(|(name, one_way, round_trip, missing)| {
+            let found = json!({ "one_way": one_way, "round_trip": round_trip, "missing": missing });
+            (name.to_owned(), found)
         })
         .collect();
     if !latency.is_empty() {

@@ -1,5 +1,7 @@
 //! The report as text. Its shapes are those that scripts around the original read.
 
+use serde::Serialize;
+
 use super::{Side, kinds, places};
 use crate::control::{Summary, Totals};
 use crate::latency::Percentiles;
@@ -281,11 +283,11 @@ pub(crate) fn sendings<'a>(
     named.filter_map(|(direction, sending)| Some((direction, sending?))).collect()
 }
 
-/// What was found for each direction: its name, one-way and round-trip times.
-pub(crate) fn directions<'a>(
-    outcome: &'a Outcome,
-    remote: Option<&'a Summary>,
-) -> Vec<(&'static str, Option<&'a Percentiles>, Option<&'a Percentiles>)> {
+/// What was found of a direction: its name, one-way and round-trip times, and what has none.
+type Found<'a> = (&'static str, Option<&'a Percentiles>, Option<&'a Percentiles>, Missing);
+
+/// What was found of each direction.
+pub(crate) fn directions<'a>(outcome: &'a Outcome, remote: Option<&'a Summary>) -> Vec<Found<'a>> {
     let own = &outcome.summary;
     kinds(&outcome.sides)
         .into_iter()
@@ -297,14 +299,51 @@ pub(crate) fn directions<'a>(
                 }
             };
             let forward = (side == Side::Sender) == outcome.is_client;
-            (if forward { "forward" } else { "reverse" }, one_way, round_trip)
+            let direction = if forward { "forward" } else { "reverse" };
+            (direction, one_way, round_trip, missing(outcome, remote, side))
         })
         .collect()
 }
 
+/// What has no time because it did not happen: without it the percentiles would be those of the lucky.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Missing {
+    /// Messages that were due and could not be sent before the end.
+    pub(crate) unsent: u64,
+    /// Messages that were sent and did not arrive in time or at all.
+    pub(crate) lost: u64,
+    /// Messages that were to come back and did not.
+    pub(crate) unanswered: u64,
+}
+
+/// Of the direction in which this side is `side`; of the other end as far as it has told.
+pub(crate) fn missing(outcome: &Outcome, remote: Option<&Summary>, side: Side) -> Missing {
+    let of = |streams: &[Totals], field: fn(&Totals) -> u64| {
+        let places = places(&outcome.sides, side).into_iter();
+        places
+            .filter_map(|place| streams.get(place))
+            .fold(0_u64, |sum, totals| sum.saturating_add(field(totals)))
+    };
+    let own = &outcome.summary.streams[..];
+    let theirs = remote.map_or(&[][..], |summary| &summary.streams);
+    let (sender, receiver) = match side {
+        Side::Sender => (own, theirs),
+        Side::Receiver => (theirs, own),
+    };
+    Missing {
+        unsent: of(sender, |totals| totals.unsent),
+        lost: of(receiver, |totals| totals.lost),
+        unanswered: of(sender, |totals| totals.unanswered),
+    }
+}
+
 fn latency(outcome: &Outcome, remote: Option<&Summary>) -> Vec<String> {
     let mut lines = Vec::new();
-    for (direction, one_way, round_trip) in directions(outcome, remote) {
+    for (direction, one_way, round_trip, missing) in directions(outcome, remote) {
+        if one_way.is_none() && round_trip.is_none() && missing.unsent.max(missing.unanswered) == 0
+        {
+            continue;
+        }
         for (name, found) in [("one-way", one_way), ("round-trip", round_trip)] {
             let Some(found) = found else { continue };
             if lines.is_empty() {
@@ -340,6 +379,11 @@ fn latency(outcome: &Outcome, remote: Option<&Summary>) -> Vec<String> {
                 found.max_us,
             ));
         }
+        let Missing { unsent, lost, unanswered } = missing;
+        lines.push(format!(
+            "  {direction} without a time: {unsent} due and not sent, {lost} lost, {unanswered} not sent \
+             back"
+        ));
     }
     lines
 }

@@ -2,23 +2,13 @@
 
 use crate::carrier::udp;
 use crate::cli::{Options, TransportMode};
-use crate::control::{self, Carrier, Direction, Request, Work};
+use crate::control::{self, Carrier, Request, Work};
 use crate::message::{MAX_LENGTH, MIN_LENGTH};
 
 /// Streams of one direction of a test at most.
 const MAX_STREAMS: u16 = 128;
 /// Files of one transfer at most.
 const MAX_FILES: u64 = 1_000_000;
-
-/// How many streams will come.
-pub(super) fn streams(request: &Request) -> u16 {
-    match &request.work {
-        Work::Throughput(work) if work.direction == Direction::Both => {
-            request.streams.saturating_mul(2)
-        }
-        _ => request.streams,
-    }
-}
 
 /// # Errors
 /// Why not, in words for the client.
@@ -69,12 +59,18 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
     if work.deadline_ms.is_some_and(|deadline| !(1..=3_600_000).contains(&deadline)) {
         return Err("the deadline is out of range".into());
     }
+    if let Some(limit) = options.server_max_duration {
+        let seconds = limit.as_secs_f64();
+        if work.bytes > 0 || work.messages > 0 || work.seconds > seconds {
+            return Err(format!("this server takes tests of {seconds} s at most; say so with -t"));
+        }
+    }
     if let Some(limit) = options.server_bitrate_limit {
         let longest = options.transport().receive_budget / 2;
         if work.length as usize > longest {
             return Err(format!("this server takes messages of at most {longest} octets"));
         }
-        let asked = work.bandwidth.saturating_mul(streams(request).into());
+        let asked = work.bandwidth.saturating_mul(request.all_streams().into());
         if asked == 0 || asked > limit {
             return Err(format!(
                 "this server allows {limit} bits a second; ask for no more with -b"
@@ -88,7 +84,7 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::control::Throughput;
+    use crate::control::{Direction, Throughput};
 
     fn options(words: &str) -> Options {
         cli::parse(format!("bats_iperf -s {words}").split_whitespace()).unwrap().0
@@ -126,7 +122,15 @@ mod tests {
     fn requests_that_would_hurt_are_denied() {
         let options = options("");
         assert_eq!(check(&request(|_, _| {}), &options), Ok(()));
-        assert_eq!(check(&request(|_, work| work.interval = 0.0), &options), Ok(()));
+        for good in [
+            request(|_, work| work.interval = 0.0),
+            request(|request, _| request.streams = MAX_STREAMS),
+            request(|_, work| work.length = MAX_LENGTH),
+            request(|_, work| work.length = MIN_LENGTH),
+            request(|_, work| work.seconds = 86_400.0),
+        ] {
+            assert_eq!(check(&good, &options), Ok(()), "{good:?}");
+        }
         for wrong in [
             request(|_, work| work.interval = 0.04),
             request(|_, work| work.interval = -1.0),
@@ -136,6 +140,9 @@ mod tests {
             request(|_, work| work.omit = f64::NAN),
             request(|_, work| work.omit = -1.0),
             request(|_, work| work.length = 1),
+            request(|_, work| work.length = MIN_LENGTH - 1),
+            request(|_, work| work.length = MAX_LENGTH + 1),
+            request(|_, work| work.seconds = 86_400.1),
             request(|_, work| work.length = u32::MAX),
             request(|_, work| work.bandwidth = u64::MAX),
             request(|_, work| work.deadline_ms = Some(0)),
@@ -154,6 +161,8 @@ mod tests {
             ..request(|_, _| {})
         };
         assert_eq!(check(&files(1, Carrier::Bats), &options), Ok(()));
+        assert_eq!(check(&files(MAX_FILES, Carrier::Bats), &options), Ok(()));
+        assert!(check(&files(MAX_FILES + 1, Carrier::Bats), &options).is_err());
         assert!(check(&files(0, Carrier::Bats), &options).is_err());
         assert!(check(&files(u64::MAX, Carrier::Bats), &options).is_err());
         assert!(check(&files(1, Carrier::Tcp), &options).is_err());
@@ -170,6 +179,19 @@ mod tests {
         assert_eq!(check(&brctp, &options("-m 1")), Ok(()));
         assert_eq!(check(&brctp, &options("--only-mode 2")), Ok(()));
         assert!(check(&brctp, &options("--only-mode 1")).unwrap_err().contains("BRTP only"));
+    }
+
+    #[test]
+    fn tests_may_have_a_longest_time() {
+        let options = options("--server-max-duration 10");
+        assert_eq!(check(&request(|_, _| {}), &options), Ok(()));
+        for wrong in [
+            request(|_, work| work.seconds = 10.1),
+            request(|_, work| work.bytes = 1),
+            request(|_, work| work.messages = 1),
+        ] {
+            assert!(check(&wrong, &options).unwrap_err().contains("10 s at most"));
+        }
     }
 
     #[test]

@@ -115,7 +115,8 @@ fn listen(
             .modes(modes.iter().map(|mode| mode.to_library()))
             .stranger_budget(STRANGER_BUDGET)
             .max_connections(most);
-        let builder = Endpoint::builder().bind(address).server(server);
+        let builder = Endpoint::builder().dscp(options.code_point());
+        let builder = builder.bind(address).server(server);
         match &options.bind_dev {
             Some(device) => builder.bind_device(device).start(),
             None => builder.start(),
@@ -135,7 +136,20 @@ fn listen(
             other => other,
         },
     };
-    started.with_context(|| format!("cannot listen on port {port}"))
+    started.with_context(|| format!("cannot listen on port {port}")).map_err(|error| {
+        let is_taken = |source: &std::io::Error| source.kind() == std::io::ErrorKind::AddrInUse;
+        match error.downcast_ref() {
+            Some(StartError::BindTcp { source, .. }) if is_taken(source) => error.context(format!(
+                "TCP port {port}, which mode 10 takes, is in use: iperf3 -s takes it, too. Choose another \
+                 port with -p, or do without mode 10 by --only-mode (btp, brtp, ...)"
+            )),
+            Some(StartError::Bind { source, .. }) if is_taken(source) => error.context(format!(
+                "UDP port {port} is in use. Data takes the port of -p and signalling the one below it: \
+                 choose another with -p"
+            )),
+            _ => error,
+        }
+    })
 }
 
 #[derive(Clone)]

@@ -74,7 +74,7 @@ impl Server {
         if let Err(reason) = check::check(request, &self.options) {
             return self.deny(control, reason);
         }
-        let streams = check::streams(request);
+        let streams = request.all_streams();
         let Some(entry) = self.registry.enter(streams)? else {
             return self.deny(control, "too many tests at a time".into());
         };
@@ -85,7 +85,9 @@ impl Server {
             ip if ip.is_unspecified() && control.remote_addr().is_ipv4() => IpAddr::from([0; 4]),
             ip => ip,
         };
-        let local = Local { ip: Some(ip), device: self.options.bind_dev.clone() };
+        let options = &self.options;
+        let (device, dscp) = (options.bind_dev.clone(), options.code_point());
+        let local = Local { ip: Some(ip), device, dscp };
         let (gate, ports) = match request.carrier {
             Carrier::Bats => (Gate::Bats, Vec::new()),
             Carrier::Tcp => {
@@ -185,7 +187,7 @@ impl Server {
             sending: Sending::of(&self.options, &about.request),
             limit: self.options.server_bitrate_limit,
         };
-        let outcome = test::run(output, pipes, &plan);
+        let outcome = test::run(output, control, pipes, &plan);
         // The client may still wait for the end of what it has sent.
         let patience = if outcome.error().is_some() { FAILED_PATIENCE } else { SUMMARY_PATIENCE };
         let remote = receive_summary(control, patience);

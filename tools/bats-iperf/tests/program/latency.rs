@@ -4,15 +4,10 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::{Scratch, Server, client, free_port, text};
+use crate::support::{self, Scratch, Server, client, free_port, text};
 
 fn run(options: &[&str]) -> Value {
-    let port = free_port();
-    let server = Server::start(port, &["-1"]);
-    let output = client(port, &[options, &["-J"]].concat());
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(server.finish().0, 0);
-    serde_json::from_slice(&output.stdout).unwrap()
+    support::run(&[], options).0
 }
 
 #[test]
@@ -39,6 +34,30 @@ fn waiting_counts_from_when_a_message_was_due() {
         run(&["-t", "2", "--latency", "-b", "4M", "--emulate", "rate=2M,delay=5ms,queue=20k"]);
     let found = &report["end"]["latency"]["forward"]["one_way"];
     assert!(found["max_us"].as_f64().unwrap() > 500_000.0, "{found:#}");
+    // 4 Mbit/s are due for two seconds: what was not sent any more is named, and nothing else is missing.
+    let missing = &report["end"]["latency"]["forward"]["missing"];
+    let (sent, unsent) = (&report["end"]["sum_sent"]["packets"], &missing["unsent"]);
+    let due = sent.as_u64().unwrap() + unsent.as_u64().unwrap();
+    assert!(unsent.as_u64().unwrap() > 50, "{missing:#}");
+    assert!((970..=980).contains(&due), "{due}: {report:#}");
+    assert_eq!(missing["lost"], 0);
+}
+
+/// What the path loses has no time, and is named.
+#[test]
+fn what_is_lost_is_named_beside_the_times() {
+    let link = ["--emulate", "loss=20%,delay=2ms,seed=4"];
+    let options = ["-m", "3", "-t", "1.5", "--latency", "-b", "2M"];
+    let report = run(&[&options[..], &link].concat());
+    let found = &report["end"]["latency"]["forward"];
+    let count = |value: &Value| value.as_u64().unwrap();
+    let (missing, sent) = (&found["missing"], count(&report["end"]["sum_sent"]["packets"]));
+    assert_eq!(count(&found["one_way"]["count"]) + count(&missing["lost"]), sent, "{found:#}");
+    assert!(count(&missing["lost"]) * 10 > sent, "{found:#}");
+    let (answered, unanswered) =
+        (count(&found["round_trip"]["count"]), count(&missing["unanswered"]));
+    assert_eq!(answered + unanswered, sent, "each of less than 1,000 a second asks: {found:#}");
+    assert!(unanswered > count(&missing["lost"]), "echoes are lost, too: {found:#}");
 }
 
 #[test]

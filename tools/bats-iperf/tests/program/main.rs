@@ -4,6 +4,7 @@ mod baseline;
 mod clients;
 mod daemon;
 mod files;
+mod gone;
 mod hostile;
 mod json;
 mod latency;
@@ -13,6 +14,7 @@ mod options;
 mod sending;
 mod support;
 mod terminal;
+mod wild;
 
 use std::fs;
 use std::net::UdpSocket;
@@ -165,9 +167,27 @@ fn what_goes_wrong_is_one_sentence_and_a_code() {
         Command::new(PROGRAM).args(["-s", "-I", "lo", "-p", &port]).args(options).output().unwrap()
     };
     failed(server(&[]), 1, &format!("cannot listen on port {port}"));
+    failed(server(&[]), 1, &format!("UDP port {port} is in use"));
     failed(server(&["--directory", "/nowhere"]), 1, "/nowhere");
     failed(server(&["--certificate", "/nowhere", "--key", "/nowhere"]), 1, "/nowhere");
     failed(server(&["-l", "/proc/nowhere/log"]), 1, "/proc/nowhere");
+}
+
+/// Another program's server has the TCP port of the same number, as iperf3 would: the error says what to
+/// do, and that helps.
+#[test]
+fn a_server_beside_iperf3_says_what_to_do() {
+    let port = free_port();
+    let _iperf3 = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let text_port = port.to_string();
+    let output = Command::new(PROGRAM).args(["-s", "-I", "lo", "-p", &text_port]).output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    for words in [&format!("TCP port {port}"), "iperf3", "-p", "--only-mode"] {
+        assert!(errors.contains(words), "{words}: {errors}");
+    }
+    let _server = Server::start(port, &["--only-mode", "brtp"]);
+    assert!(client(port, &["-t", "0.3", "-b", "1M"]).status.success());
 }
 
 #[test]

@@ -2,17 +2,12 @@
 
 use serde_json::Value;
 
-use super::support::{Server, client, free_port, text};
+use super::support::{self, Server, client, free_port, text};
 
 /// A client's document and the server's.
 fn run(server: &[&str], options: &[&str]) -> (Value, Value) {
-    let port = free_port();
-    let server = Server::start(port, &[server, &["-1", "-J"]].concat());
-    let output = client(port, &[options, &["-J"]].concat());
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let (code, report) = server.finish();
-    assert_eq!(code, 0, "{report}");
-    (serde_json::from_slice(&output.stdout).unwrap(), serde_json::from_str(&report).unwrap())
+    let (near, far) = support::run(&[server, &["-J"]].concat(), options);
+    (near, serde_json::from_str(&far).unwrap())
 }
 
 fn count(value: &Value) -> u64 {
@@ -132,6 +127,33 @@ fn a_server_takes_any_mode_or_the_only_one_that_it_was_told() {
     for column in ["Residual", "Expired", "Repair"] {
         assert!(report.contains(column), "{report}");
     }
+}
+
+/// Without a rate of its own it would only fill queues.
+#[test]
+fn the_transparent_mode_does_not_flood() {
+    let (near, _) = run(&[], &["-m", "3", "-t", "1", "-P", "2"]);
+    assert_eq!(near["start"]["test_start"]["target_bitrate"], 1_000_000);
+    let rate = near["end"]["sum_sent"]["bits_per_second"].as_f64().unwrap();
+    assert!(rate < 2.2e6, "{rate}");
+    let (near, _) = run(&[], &["-m", "3", "-t", "0.5", "-b", "0"]);
+    assert_eq!(near["start"]["test_start"]["target_bitrate"], 0);
+    assert!(near["end"]["sum_sent"]["bits_per_second"].as_f64().unwrap() > 5e6, "{near:#}");
+}
+
+/// All that the link carries, without a rate that was asked for and without standing still.
+#[test]
+fn btp_fills_a_slow_link() {
+    let link = ["--emulate", "rate=10M,delay=20ms"];
+    let options = ["-m", "0", "-t", "4", "-O", "1", "-i", "0.5"];
+    let (near, _) = run(&[], &[&options[..], &link].concat());
+    let received = &near["end"]["sum_received"];
+    let share = received["bits_per_second"].as_f64().unwrap() / 10e6;
+    assert!(share > 0.5 && share < 1.0, "{share}: {received:#}");
+    let still = near["intervals"].as_array().unwrap().iter().filter(|interval| {
+        interval["sum"]["seconds"].as_f64().unwrap() > 0.4 && interval["sum"]["bytes"] == 0
+    });
+    assert_eq!(still.count(), 0, "{near:#}");
 }
 
 /// Plain datagrams: what the link loses is lost, and all of it is counted, the last ones too.

@@ -6,18 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{PROGRAM, Scratch, Server, client, eventually, free_port, signal, text};
-
-/// A client's JSON document and the server's text.
-fn run(server: &[&str], options: &[&str]) -> (Value, String) {
-    let port = free_port();
-    let server = Server::start(port, &[server, &["-1"]].concat());
-    let output = client(port, &[options, &["-J"]].concat());
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let (code, report) = server.finish();
-    assert_eq!(code, 0, "{report}");
-    (serde_json::from_slice(&output.stdout).unwrap(), report)
-}
+use crate::support::{PROGRAM, Scratch, Server, client, eventually, free_port, run, signal, text};
 
 #[test]
 fn both_directions_run_at_once_with_sums_of_their_own() {
@@ -229,6 +218,11 @@ fn a_server_may_limit_what_is_asked_for() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("-b"), "{}", text(&refused.stderr));
     assert!(client(port, &["-t", "0.3", "-b", "2M", "-P", "2"]).status.success());
+    // Nothing is no limit, as with iperf3.
+    let port = free_port();
+    let _server = Server::start(port, &["--server-bitrate-limit", "0"]);
+    let output = client(port, &["-t", "0.3"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 /// What the original takes and does not heed, end to end.
@@ -411,7 +405,87 @@ fn an_interface_that_is_named_carries_everything_or_nothing() {
         "{}",
         text(&output.stderr)
     );
-    let output = client(port, &["--dscp", "ef"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("carry no DSCP"), "{}", text(&output.stderr));
+}
+
+/// The mark and the ECN bits of the first packet that a client sends there.
+fn first_mark(options: &[&str]) -> u8 {
+    use std::os::fd::AsRawFd;
+
+    use nix::sys::socket::{
+        ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt,
+    };
+    let port = free_port();
+    let socket = std::net::UdpSocket::bind(("127.0.0.1", port - 1)).unwrap();
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    setsockopt(&socket, sockopt::IpRecvTos, &true).unwrap();
+    let mut client = Command::new(PROGRAM)
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "--connect-timeout", "5s"])
+        .args(options)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut octets = [0; 2_000];
+    let mut slices = [std::io::IoSliceMut::new(&mut octets)];
+    let mut space = nix::cmsg_space!(i32);
+    let received = recvmsg::<SockaddrStorage>(
+        socket.as_raw_fd(),
+        &mut slices,
+        Some(&mut space),
+        MsgFlags::empty(),
+    );
+    client.kill().unwrap();
+    client.wait().unwrap();
+    let found = received.unwrap().cmsgs().unwrap().find_map(|message| match message {
+        ControlMessageOwned::Ipv4Tos(field) => Some(field),
+        _ => None,
+    });
+    found.unwrap()
+}
+
+#[test]
+fn packets_bear_the_mark_that_was_asked_for() {
+    assert_eq!(first_mark(&[]) >> 2, 0);
+    assert_eq!(first_mark(&["--dscp", "ef"]) >> 2, 46);
+    assert_eq!(first_mark(&["-S", "0x28"]) >> 2, 10);
+    // Every mode and carrier works with marks, on both sides and in both families.
+    let port = free_port();
+    let _server = Server::start_anywhere(port, &["--dscp", "cs1"]);
+    for (host, options) in [
+        ("127.0.0.1", &["--baseline", "tcp,udp", "--bidir"][..]),
+        ("::1", &["--baseline", "tcp,udp", "--bidir"]),
+        ("127.0.0.1", &["-m", "10", "-r"]),
+        ("::1", &["-m", "12"]),
+        ("127.0.0.1", &["-m", "11", "--emulate", "delay=1ms"]),
+    ] {
+        let output = Command::new(PROGRAM)
+            .args(["-c", host, "-p", &port.to_string(), "--dscp", "af21", "-t", "0.3", "-b", "1M"])
+            .args(options)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{host} {options:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn options_of_iperf3_have_their_effect_here() {
+    let port = free_port();
+    let _server = Server::start(port, &["--server-max-duration", "1"]);
+    let output = client(port, &["-t", "0.4", "-b", "1M", "-A", "0", "--format", "K", "-N", "-Z"]);
+    let report = text(&output.stdout);
+    assert!(output.status.success(), "{report}{}", text(&output.stderr));
+    let figures: Vec<&str> = report.lines().filter(|line| line.contains(" sec ")).collect();
+    assert!(!figures.is_empty());
+    for line in figures {
+        assert!(line.contains(" KBytes  ") && line.contains(" KBytes/sec "), "{line}");
+    }
+    let notes = text(&output.stderr);
+    assert_eq!(notes.lines().filter(|line| line.contains("is ignored")).count(), 2, "{notes}");
+    let output = client(port, &["-t", "2"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("1 s at most"), "{}", text(&output.stderr));
+    // A processor that there is not.
+    let output = client(port, &["-t", "0.3", "-A", "1023"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("processor 1023"), "{}", text(&output.stderr));
 }

@@ -3,17 +3,12 @@
 use serde_json::Value;
 
 use crate::json::check;
-use crate::support::{Server, client, free_port, text};
+use crate::support;
 
 /// The client's document and the server's text.
 fn run(server: &[&str], options: &[&str]) -> (Value, String) {
-    let port = free_port();
-    let server = Server::start(port, &[server, &["-1", "-V"]].concat());
-    let output = client(port, &[options, &["-J", "-t", "0.4", "-b", "2M"]].concat());
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let (code, report) = server.finish();
-    assert_eq!(code, 0, "{report}");
-    let near: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let options = [options, &["-t", "0.4", "-b", "2M"]].concat();
+    let (near, report) = support::run(&[server, &["-V"]].concat(), &options);
     check("report", &near);
     (near, report)
 }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use serde_json::Value;
+
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_bats_iperf");
 
 /// Two free neighbouring ports; the higher one is the data's.
@@ -102,6 +104,18 @@ pub(crate) fn client(port: u16, options: &[&str]) -> Output {
         .args(options)
         .output()
         .unwrap()
+}
+
+/// One test between a client and a server of its own, which both end well: the client's document and the
+/// server's text.
+pub(crate) fn run(server: &[&str], options: &[&str]) -> (Value, String) {
+    let port = free_port();
+    let server = Server::start(port, &[server, &["-1"]].concat());
+    let output = client(port, &[options, &["-J"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (code, report) = server.finish();
+    assert_eq!(code, 0, "{report}");
+    (serde_json::from_slice(&output.stdout).unwrap(), report)
 }
 
 pub(crate) fn text(octets: &[u8]) -> String {

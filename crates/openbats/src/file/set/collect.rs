@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::side;
-use crate::file::FileError;
 use crate::file::storage::local;
+use crate::file::{FileError, name};
 
 /// A file or directory to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,6 +169,10 @@ impl FileSet {
                     self.skip(&path, "its name is not UTF-8", true);
                     continue;
                 };
+                if metadata.is_file() && name::is_temporary(file_name) {
+                    self.skip(&path, "it is the rest of an interrupted transfer", false);
+                    continue;
+                }
                 let name = format!("{name}/{file_name}");
                 if metadata.is_dir() {
                     directories.push((path, name));
@@ -222,12 +226,17 @@ mod tests {
         scratch.write("d/b", "12");
         scratch.write("d/a", "");
         scratch.write("d/sub/c", "345");
+        scratch.write("d/sub/.dot", "");
+        scratch.write("d/.large.part", "some of it");
         std::os::unix::fs::symlink("/etc/passwd", scratch.0.join("d/link")).unwrap();
         let set = FileSet::collect([scratch.0.join("d"), scratch.0.join("d")]).unwrap();
-        assert_eq!(names(&set), ["d", "d/a", "d/b", "d/sub", "d/sub/c", "d/sub/empty"]);
+        assert_eq!(
+            names(&set),
+            ["d", "d/a", "d/b", "d/sub", "d/sub/.dot", "d/sub/c", "d/sub/empty"]
+        );
         assert_eq!(set.bytes(), 5);
-        assert_eq!(set.skipped().len(), 1);
-        assert!(!set.skipped()[0].is_failure);
+        assert_eq!(set.skipped().len(), 2);
+        assert!(set.skipped().iter().all(|skipped| !skipped.is_failure), "{set:?}");
     }
 
     #[test]

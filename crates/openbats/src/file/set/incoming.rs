@@ -33,7 +33,11 @@ pub(super) fn place(directory: &Path, name: &str) -> Result<PathBuf, FileError> 
     let mut components = name.split('/').peekable();
     let mut depth = 0;
     while let Some(component) = components.next() {
-        name::check(component)?;
+        // What begins with a dot is carried within a directory, and not beside the others.
+        match depth {
+            0 => name::check(component)?,
+            _ => name::check_within(component)?,
+        }
         depth += 1;
         if depth > MAX_DEPTH {
             return Err(wrong("it has too many components"));
@@ -419,16 +423,32 @@ impl Drop for Incoming {
 fn temporary_name(target: &Path, is_resumable: bool) -> Result<String, FileError> {
     let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if is_resumable {
-        return Ok(format!(".{name}.part"));
+        return Ok(format!(".{name}{}", name::TEMPORARY));
     }
     let mut random = [0; 8];
     getrandom::fill(&mut random)
         .map_err(|error| local("create", target, io::Error::other(error)))?;
-    Ok(format!(".{name}.{:016x}.part", u64::from_ne_bytes(random)))
+    Ok(format!(".{name}.{:016x}{}", u64::from_ne_bytes(random), name::TEMPORARY))
 }
 
 fn free_space(directory: &Path) -> Result<u64, FileError> {
     let space = rustix::fs::statvfs(directory)
         .map_err(|error| local("look at", directory, error.into()))?;
     Ok(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_so_many_components() {
+        let directory = std::env::temp_dir().join(format!("openbats-depth-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let deep = |count: usize| vec!["d"; count].join("/");
+        let placed = [place(&directory, &deep(MAX_DEPTH)), place(&directory, &deep(MAX_DEPTH + 1))];
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(placed[0].as_ref().unwrap().ends_with("d/d/d"));
+        assert!(placed[1].as_ref().unwrap_err().to_string().contains("too many components"));
+    }
 }

@@ -329,6 +329,11 @@ mod tests {
             is_eager: false,
             sha256: None,
         };
+        let longest = Offer { name: "x".repeat(MAX_NAME), ..long.clone() };
+        assert!(Message::decode(Message::Offer(longest).encode(1)).is_ok());
         assert!(Message::decode(Message::Offer(long).encode(1)).is_err());
+        let hashes = |count: u64| Message::Answer(Answer::Partial(vec![[1; 32]; count as usize]));
+        assert!(Message::decode(hashes(MAX_PARTS).encode(1)).is_ok());
+        assert!(Message::decode(hashes(MAX_PARTS + 1).encode(1)).is_err());
     }
 }

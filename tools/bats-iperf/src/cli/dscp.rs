@@ -1,0 +1,85 @@
+//! Marks of packets: code points of differentiated services, by name or number.
+
+/// The largest code point (RFC 2474).
+const MAX_DSCP: u32 = 63;
+/// Names other than those of the classes `cs` and `af`: RFC 2474, 3246, 5865, 8622.
+const NAMES: [(&str, u8); 6] =
+    [("be", 0), ("df", 0), ("le", 1), ("va", 44), ("voice-admit", 44), ("ef", 46)];
+
+/// A number as in C: 46, 0x2e or 056.
+fn number(text: &str) -> Option<u32> {
+    match (text.strip_prefix("0x"), text.strip_prefix('0')) {
+        (Some(digits), _) => u32::from_str_radix(digits, 16).ok(),
+        (_, Some(digits)) if !digits.is_empty() => u32::from_str_radix(digits, 8).ok(),
+        _ => text.parse().ok(),
+    }
+}
+
+/// The class selectors of RFC 2474 and the assured forwarding of RFC 2597.
+fn of_class(name: &str) -> Option<u8> {
+    let digit = |text: &str, most: u8| text.parse::<u8>().ok().filter(|digit| *digit <= most);
+    if let Some(class) = name.strip_prefix("cs") {
+        return Some(8 * digit(class, 7)?);
+    }
+    let (class, precedence) = name.strip_prefix("af")?.split_at_checked(1)?;
+    let (class, precedence) = (digit(class, 4)?, digit(precedence, 3)?);
+    (class > 0 && precedence > 0).then_some(8 * class + 2 * precedence)
+}
+
+/// A code point by its name or number.
+pub(super) fn parse_dscp(text: &str) -> Result<u8, String> {
+    let name = text.to_ascii_lowercase();
+    let named = NAMES.iter().find(|(other, _)| *other == name).map(|(_, point)| *point);
+    let number = || number(&name).filter(|point| *point <= MAX_DSCP);
+    named
+        .or_else(|| of_class(&name))
+        .or_else(|| u8::try_from(number()?).ok())
+        .ok_or_else(|| format!("'{text}' is no DSCP: say for example ef, af21, cs1 or 0 to 63"))
+}
+
+/// The code point in a whole octet of the header, whose lower two bits are ECN's.
+pub(super) fn parse_tos(text: &str) -> Result<u8, String> {
+    match number(&text.to_ascii_lowercase()).and_then(|octet| u8::try_from(octet).ok()) {
+        Some(octet) if octet & 3 == 0 => Ok(octet >> 2),
+        Some(octet) => {
+            Err(format!("the lower two bits of {octet} are ECN's, which each packet sets"))
+        }
+        None => Err(format!("'{text}' is no type of service: 0 to 252, or --dscp with a name")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_go_by_name_or_number() {
+        for (text, point) in [
+            ("ef", 46),
+            ("EF", 46),
+            ("46", 46),
+            ("0x2e", 46),
+            ("056", 46),
+            ("0", 0),
+            ("63", 63),
+            ("be", 0),
+            ("le", 1),
+            ("cs0", 0),
+            ("CS6", 48),
+            ("af11", 10),
+            ("af23", 22),
+            ("af43", 38),
+        ] {
+            assert_eq!(parse_dscp(text), Ok(point), "{text}");
+        }
+        for wrong in
+            ["", "64", "-1", "cs8", "af10", "af54", "af", "af1", "x", "0x", "09", "4294967342"]
+        {
+            assert!(parse_dscp(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((parse_tos("184"), parse_tos("0xb8"), parse_tos("0")), (Ok(46), Ok(46), Ok(0)));
+        for wrong in ["185", "256", "ef", ""] {
+            assert!(parse_tos(wrong).is_err(), "{wrong}");
+        }
+    }
+}
