@@ -190,11 +190,11 @@ impl Endpoint {
         self.fingerprint.clone()
     }
 
-    /// `trust` is a kind (`fingerprint`, `authorities` or `insecure`) and its value.
+    /// `host` is a name or an address: each address of a name is tried in turn. `trust` is a kind (`fingerprint`, `authorities` or `insecure`) and its value.
     fn connect(
         &self,
-        remote: (String, u16),
-        name: String,
+        host: String,
+        port: u16,
         trust: (String, String),
         options: Options,
     ) -> PyResult<Operation> {
@@ -205,7 +205,6 @@ impl Endpoint {
             "insecure" => Trust::dangerous_any(),
             other => return Err(PyValueError::new_err(format!("no such trust: {other}"))),
         };
-        let remote = SocketAddr::new(ip(&remote.0)?, remote.1);
         let level = options.compression()?;
         let mut options = ClientOptions::new(trust)
             .transport(options.transport()?)
@@ -215,7 +214,7 @@ impl Endpoint {
         }
         let endpoint = self.inner.clone();
         Ok(Operation::new(async move {
-            Ok(Value::Connection(endpoint.connect(remote, &name, options).await?))
+            Ok(Value::Connection(endpoint.connect_host(&host, port, options).await?))
         }))
     }
 

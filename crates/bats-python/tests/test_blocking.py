@@ -298,3 +298,16 @@ def test_waiting_does_not_stop_other_threads(pair):
     near.send(b"end")
     thread.join(LIMIT)
     assert not thread.is_alive()
+
+
+def test_names_are_looked_up_and_all_addresses_tried():
+    with openbats.listen("127.0.0.1") as listener:
+        port = listener.address[1]
+        # Where the resolver has ::1 first, nobody listens there.
+        with openbats.connect(
+            "localhost", port, fingerprint=listener.fingerprint, timeout=LIMIT
+        ) as near:
+            near.send(b"by name")
+            assert listener.accept(LIMIT).recv(LIMIT) == b"by name"
+        with pytest.raises(openbats.ConnectError, match="no.such.name.invalid"):
+            openbats.connect("no.such.name.invalid", port, insecure=True, timeout=LIMIT)

@@ -49,8 +49,8 @@ class Endpoint:
     def fingerprint(self) -> Optional[str]: ...
     def connect(
         self,
-        remote: Tuple[str, int],
-        name: str,
+        host: str,
+        port: int,
         trust: Tuple[str, str],
         options: Dict[str, Any],
     ) -> Operation: ...
