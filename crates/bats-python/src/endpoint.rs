@@ -140,11 +140,14 @@ pub(crate) struct Endpoint {
 
 #[pymethods]
 impl Endpoint {
-    /// An endpoint that only connects.
+    /// An endpoint that only connects, in the mode of this number.
     #[staticmethod]
-    #[pyo3(signature = (local=None))]
-    fn client(py: Python<'_>, local: Option<(String, u16)>) -> PyResult<Self> {
+    #[pyo3(signature = (local, mode))]
+    fn client(py: Python<'_>, local: Option<(String, u16)>, mode: i64) -> PyResult<Self> {
         let mut builder = openbats::Endpoint::builder();
+        if u8::try_from(mode).ok().and_then(Mode::from_number) == Some(Mode::Udp) {
+            builder = builder.only_udp();
+        }
         if let Some((host, port)) = local {
             builder = builder.bind(SocketAddr::new(ip(&host)?, port));
         }

@@ -172,7 +172,7 @@ def connect(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams,
     )
-    endpoint = _native.Endpoint.client(local)
+    endpoint = _native.Endpoint.client(local, chosen["mode"])
     operation = endpoint.connect(host, port, believed, chosen)
     return Connection(operation.wait(timeout), endpoint)
 

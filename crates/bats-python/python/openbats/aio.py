@@ -281,7 +281,7 @@ def connect(
     )
 
     async def make() -> Connection:
-        endpoint = _native.Endpoint.client(local)
+        endpoint = _native.Endpoint.client(local, chosen["mode"])
         operation = endpoint.connect(host, port, believed, chosen)
         return Connection(await _run(operation), endpoint)
 
