@@ -1,12 +1,16 @@
 // Connections opened and closed in every mode leave nothing behind: churn [count] [before], where
 // as many of each mode go before the first look.
 
+#include <malloc.h>
+
 #include "check.h"
 
 using E = BatsConnEvent;
 
-// Memory of the process in kB.
+// Memory of the process in kB, without what the allocator keeps of what was freed: that depends on how
+// threads happened to follow each other.
 static long Resident() {
+  malloc_trim(0);
   FILE* file = std::fopen("/proc/self/statm", "r");
   CHECK(file != nullptr);
   long total = 0, resident = 0;
@@ -86,6 +90,7 @@ int main(int argc, char** argv) {
   const long after = Resident();
   std::printf("%d connections; %d files, %d threads; %ld kB before, %ld kB after\n", count, files,
               threads, before, after);
+  std::fflush(stdout);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   // The allocator keeps some; a leak of a connection's state would be several kB each. (A
   // sanitizer keeps what was freed, and looks for leaks itself.)

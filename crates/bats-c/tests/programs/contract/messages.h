@@ -258,7 +258,7 @@ static void AllDataAckedComesAfterAQuietTimeAndAgain() {
     CHECK(pair.near.Count(E::BATS_CONNECTION_ALL_DATA_ACKED) == 0);
     CHECK(pair.near.Connection()->SendData(Content(100000, 1)));
     CHECK(pair.near.Await(E::BATS_CONNECTION_ALL_DATA_ACKED, 2));
-    CHECK(pair.far.MessageCount() == 1);
+    CHECK(Eventually([&] { return pair.far.MessageCount() == 1; }));
     const int complete = pair.near.Place(E::BATS_CONNECTION_SEND_COMPLETE);
     CHECK(complete >= 0 && complete < pair.near.Place(E::BATS_CONNECTION_ALL_DATA_ACKED));
     CHECK(pair.near.Count(E::BATS_CONNECTION_SEND_COMPLETE) == 1);
