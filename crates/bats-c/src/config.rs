@@ -23,15 +23,6 @@ const TCP: i32 = 10;
 const UDP: i32 = 11;
 const QUIC: i32 = 12;
 
-/// The carriers that this version has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
-    /// All modes but 11.
-    Bats(Mode),
-    /// Mode 11.
-    Udp,
-}
-
 /// `bats_congestion_control_t`, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Congestion {
@@ -164,21 +155,15 @@ impl Config {
         };
     }
 
-    pub(crate) fn carrier(&self) -> Result<Carrier, Failure> {
-        match self.mode {
-            0 => Ok(Carrier::Bats(Mode::Btp)),
-            1 => Ok(Carrier::Bats(Mode::Brtp)),
-            2 => Ok(Carrier::Bats(Mode::Brctp)),
-            3 => Ok(Carrier::Bats(Mode::Transparent)),
-            10 => Ok(Carrier::Bats(Mode::Tcp)),
-            12 => Ok(Carrier::Bats(Mode::Quic)),
-            11 => Ok(Carrier::Udp),
-            mode => Err(Failure::invalid(format!(
-                "mode {mode} ({}) is not available in this version of OpenBATS; use 0 (BTP), 1 \
+    pub(crate) fn mode(&self) -> Result<Mode, Failure> {
+        u8::try_from(self.mode).ok().and_then(Mode::from_number).ok_or_else(|| {
+            Failure::invalid(format!(
+                "mode {} ({}) is not available in this version of OpenBATS; use 0 (BTP), 1 \
                  (BRTP), 2 (BRCTP), 3 (TRANSPARENT), 10 (TCP), 11 (UDP) or 12 (QUIC)",
-                mode_name(mode)
-            ))),
-        }
+                self.mode,
+                mode_name(self.mode)
+            ))
+        })
     }
 
     fn congestion(&self) -> Congestion {
@@ -242,10 +227,7 @@ impl Config {
                 Congestion::Gcc => CongestionAlgorithm::Gcc,
                 Congestion::Bbr | Congestion::Bbrv2 | Congestion::Bbrv3 => CongestionAlgorithm::Bbr,
             },
-            mode: match self.carrier() {
-                Ok(Carrier::Bats(mode)) => mode,
-                _ => Mode::Brtp,
-            },
+            mode: self.mode().unwrap_or_default(),
             idle_timeout: self.timeout,
             deadline: self.deadline.unwrap_or(default.deadline),
             ..default
@@ -265,14 +247,19 @@ impl Config {
         let options = ClientOptions::new(trust)
             .transport(self.transport())
             .quic_datagrams(self.quic_datagrams && self.mode == QUIC);
-        Ok(if self.compression { options.compression(COMPRESSION_LEVEL) } else { options })
+        Ok(if self.compresses() { options.compression(COMPRESSION_LEVEL) } else { options })
+    }
+
+    /// Mode 11 has no handshake to agree on it by.
+    fn compresses(&self) -> bool {
+        self.compression && self.mode != UDP
     }
 
     pub(crate) fn server_options(&self) -> Result<ServerOptions, Failure> {
         let options = ServerOptions::new(self.identity()?)
             .transport(self.transport())
             .quic_datagrams(self.quic_datagrams && self.mode == QUIC);
-        Ok(if self.compression { options.compression(COMPRESSION_LEVEL) } else { options })
+        Ok(if self.compresses() { options.compression(COMPRESSION_LEVEL) } else { options })
     }
 
     /// The certificate of the files; without usable ones, one made for this process.
@@ -361,7 +348,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_refused_by_name() {
         for mode in [-1, 4, 13, 255] {
-            let failure = Config { mode, ..Config::default() }.carrier().unwrap_err();
+            let failure = Config { mode, ..Config::default() }.mode().unwrap_err();
             assert_eq!(failure.code, Code::InvalidParam);
             assert!(failure.text.contains(mode_name(mode)), "{}", failure.text);
         }
@@ -371,10 +358,11 @@ mod tests {
             (2, Mode::Brctp),
             (3, Mode::Transparent),
             (10, Mode::Tcp),
+            (11, Mode::Udp),
             (12, Mode::Quic),
         ] {
             let config = Config { mode: number, ..Config::default() };
-            assert_eq!(config.carrier().unwrap(), Carrier::Bats(mode));
+            assert_eq!(config.mode().unwrap(), mode);
             assert_eq!(config.transport().mode, mode);
         }
     }

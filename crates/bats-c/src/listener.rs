@@ -7,43 +7,18 @@ use openbats::Endpoint;
 use tokio::sync::Notify;
 
 use crate::callback::ListenCallback;
-use crate::config::{Carrier, Config};
+use crate::config::Config;
 use crate::event::{Code, Failure, ListenEvent};
 use crate::link::Link;
-use crate::link::udp::{Peers, Port};
 use crate::protocol::{self, Protocol};
 use crate::session::Session;
 
 enum Socket {
     /// Not bound yet.
     Nothing,
-    Brtp(Endpoint),
-    Udp(Arc<Port>),
+    Bound(Endpoint),
     /// Given up.
     Closed,
-}
-
-/// A socket that accepted connections share with their listener.
-pub(crate) enum Shared {
-    Brtp(Endpoint),
-    Udp(Arc<Port>),
-}
-
-impl Shared {
-    /// New connections are refused; those there are live on.
-    pub(crate) fn stop_accepting(&self) {
-        if let Self::Brtp(endpoint) = self {
-            endpoint.stop_accepting();
-        }
-    }
-
-    /// Frees the port, which ends every connection that shares it.
-    pub(crate) fn give_up(&self) {
-        match self {
-            Self::Brtp(endpoint) => protocol::give_up(endpoint),
-            Self::Udp(port) => port.close(),
-        }
-    }
 }
 
 /// A listener of a protocol object.
@@ -80,15 +55,13 @@ impl Listener {
         protocol.context.dispatch(move || this.call_now(&owner, id, event)).await;
     }
 
-    /// Ends listening. A socket that accepted connections share is handed to the caller; the port
-    /// of any other is free now.
-    pub(crate) fn close(&self) -> Option<Shared> {
+    /// Ends listening. The socket, which accepted connections share, is handed to the caller.
+    pub(crate) fn close(&self) -> Option<Endpoint> {
         let socket = std::mem::replace(&mut *self.lock(), Socket::Closed);
         self.stop.notify_one();
         match socket {
-            Socket::Brtp(endpoint) => Some(Shared::Brtp(endpoint)),
-            Socket::Udp(port) => Some(Shared::Udp(port)),
-            _ => None,
+            Socket::Bound(endpoint) => Some(endpoint),
+            Socket::Nothing | Socket::Closed => None,
         }
     }
 
@@ -98,59 +71,38 @@ impl Listener {
         drop(old);
     }
 
-    async fn bind(
-        &self,
-        carrier: Carrier,
-        address: SocketAddr,
-        config: &Config,
-    ) -> Result<SocketAddr, Failure> {
+    fn bind(&self, address: SocketAddr, config: &Config) -> Result<Endpoint, Failure> {
         let failed = |text: String| Failure::new(Code::ListenFailed, text);
-        let (socket, bound) = match carrier {
-            Carrier::Bats(_) => {
-                let endpoint = Endpoint::builder()
-                    .bind(address)
-                    .server(config.server_options()?)
-                    .start()
-                    .map_err(|error| failed(error.to_string()))?;
-                let bound = endpoint.local_addr();
-                (Socket::Brtp(endpoint), bound)
-            }
-            Carrier::Udp => {
-                let (port, bound) = Port::bind(address).await.map_err(|error| {
-                    failed(format!("cannot use UDP address {address}: {error}"))
-                })?;
-                (Socket::Udp(port), bound)
-            }
-        };
+        let endpoint = Endpoint::builder()
+            .bind(address)
+            .server(config.server_options()?)
+            .start()
+            .map_err(|error| failed(error.to_string()))?;
         let mut place = self.lock();
-        match *place {
-            Socket::Nothing => *place = socket,
+        if !matches!(*place, Socket::Nothing) {
             // Stopped before it began.
-            _ => {
-                drop(place);
-                if let Socket::Brtp(endpoint) = socket {
-                    protocol::give_up(&endpoint);
-                }
-                return Err(failed("stopped while the port was being bound".into()));
-            }
+            drop(place);
+            protocol::give_up(&endpoint);
+            return Err(failed("stopped while the port was being bound".into()));
         }
-        Ok(bound)
+        *place = Socket::Bound(endpoint.clone());
+        Ok(endpoint)
     }
 
     /// Binds, tells of it, and accepts until it is stopped.
     pub(crate) async fn run(
         self: Arc<Self>,
         protocol: Arc<Protocol>,
-        carrier: Carrier,
         address: SocketAddr,
         config: Arc<Config>,
     ) {
-        let bound = match self.bind(carrier, address, &config).await {
-            Ok(bound) => {
+        let endpoint = match self.bind(address, &config) {
+            Ok(endpoint) => {
+                let bound = endpoint.local_addr();
                 tracing::info!(%bound, mode = config.mode, "listening");
                 protocol.set_bound(Some(bound));
                 self.tell(&protocol, 0, ListenEvent::Success).await;
-                bound
+                endpoint
             }
             Err(failure) => {
                 tracing::warn!(error = failure.text, "cannot listen");
@@ -165,24 +117,14 @@ impl Listener {
                 return;
             }
         };
-        let shared = match &*self.lock() {
-            Socket::Brtp(endpoint) => Some(Shared::Brtp(endpoint.clone())),
-            Socket::Udp(port) => Some(Shared::Udp(port.clone())),
-            _ => None,
-        };
-        match shared {
-            Some(Shared::Brtp(endpoint)) => self.accept_brtp(&protocol, endpoint, &config).await,
-            Some(Shared::Udp(port)) => self.accept_udp(&protocol, port, bound, &config).await,
-            // Stopped meanwhile.
-            None => {}
-        }
+        self.accept(&protocol, endpoint, &config).await;
         protocol.set_bound(None);
         protocol.listener_ended(&self);
         self.tell(&protocol, 0, ListenEvent::Stopped).await;
         self.forget();
     }
 
-    async fn accept_brtp(
+    async fn accept(
         self: &Arc<Self>,
         protocol: &Arc<Protocol>,
         endpoint: Endpoint,
@@ -196,37 +138,14 @@ impl Listener {
             };
             let Ok(connection) = accepted else {
                 // Nobody has stopped it: its I/O thread has ended, and says why in the log.
-                if matches!(&*self.lock(), Socket::Brtp(_)) {
+                if matches!(&*self.lock(), Socket::Bound(_)) {
                     self.tell(protocol, 0, ListenEvent::AcceptedError).await;
                 }
                 return;
             };
             let local = connection.local_addr();
-            self.hand_over(protocol, Link::Bats(connection), local, config).await;
+            self.hand_over(protocol, Link::new(connection), local, config).await;
         }
-    }
-
-    async fn accept_udp(
-        self: &Arc<Self>,
-        protocol: &Arc<Protocol>,
-        port: Arc<Port>,
-        local: SocketAddr,
-        config: &Arc<Config>,
-    ) {
-        let mut peers = Peers::new(port, local, config.timeout);
-        let this = self.clone();
-        let accepts = move || matches!(&*this.lock(), Socket::Udp(_));
-        loop {
-            let udp = tokio::select! {
-                biased;
-                () = self.stop.notified() => break,
-                udp = peers.next(&accepts) => udp,
-            };
-            let Some(udp) = udp else { return };
-            self.hand_over(protocol, Link::Udp(udp), local, config).await;
-        }
-        // The connections there are get their datagrams until the socket is given up.
-        tokio::spawn(async move { while peers.next(|| false).await.is_some() {} });
     }
 
     /// Makes a session of an accepted connection and tells of it.

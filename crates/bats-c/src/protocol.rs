@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use openbats::{Endpoint, Wait};
+use openbats::{Builder, Endpoint, Wait};
 
 use crate::callback::{ConnectionCallback, ListenCallback};
 use crate::config::{self, Config};
@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::event::{Code, Event, Failure, ListenEvent};
 use crate::gate::Gate;
 use crate::handles::{Table, new_id};
-use crate::listener::{Listener, Shared};
+use crate::listener::Listener;
 use crate::session::Session;
 
 pub(crate) static PROTOCOLS: Table<Protocol> = Table::new();
@@ -36,7 +36,7 @@ struct State {
     client: Option<Client>,
     listener: Option<Arc<Listener>>,
     /// Sockets of listeners that were stopped while connections of theirs lived.
-    retired: Vec<Shared>,
+    retired: Vec<Endpoint>,
     bound: Option<SocketAddr>,
 }
 
@@ -95,7 +95,7 @@ impl Protocol {
         let config = self.lock().config.clone();
         let session = Session::new(self, &config, callback);
         let prepared = self.alive().and_then(|()| {
-            let carrier = config.carrier()?;
+            let mode = config.mode()?;
             let (host, port) = match target {
                 Some(target) => target,
                 None => (config.remote_addr.clone(), config::port(config.remote_port)?),
@@ -107,12 +107,12 @@ impl Protocol {
             if !self.add_session(&session) {
                 return Err(Failure::invalid("the protocol object was destroyed"));
             }
-            Ok((carrier, host, port))
+            Ok((mode, host, port))
         });
         match prepared {
-            Ok((carrier, host, port)) => {
+            Ok((mode, host, port)) => {
                 config.warn_of_fallbacks();
-                self.context.spawn(session.run_connect(self.clone(), carrier, host, port));
+                self.context.spawn(session.run_connect(self.clone(), mode, host, port));
                 Ok(())
             }
             Err(failure) => {
@@ -132,13 +132,7 @@ impl Protocol {
         config: &Config,
         remote: SocketAddr,
     ) -> Result<Endpoint, Failure> {
-        let mut asked_for = config.client_address()?;
-        if let Some(address) = &mut asked_for
-            && address.ip().is_unspecified()
-            && remote.is_ipv4()
-        {
-            address.set_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        }
+        let asked_for = client_address(config, remote)?;
         let mut state = self.lock();
         // A socket made after the object's end would be nobody's to close.
         if self.gate.is_closed() {
@@ -149,17 +143,18 @@ impl Protocol {
         {
             return Ok(client.endpoint.clone());
         }
-        let builder = match asked_for {
-            Some(address) => Endpoint::builder().bind(address),
-            None => Endpoint::builder(),
-        };
-        let endpoint = builder
-            .start()
-            .map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))?;
+        let endpoint = start_client(Endpoint::builder(), asked_for)?;
         let old = state.client.replace(Client { asked_for, endpoint: endpoint.clone() });
         drop(state);
         drop(old);
         Ok(endpoint)
+    }
+
+    /// A socket for one connection of mode 11: several connections to one peer could not be told
+    /// apart at one.
+    pub(crate) fn udp_endpoint(config: &Config, remote: SocketAddr) -> Result<Endpoint, Failure> {
+        let asked_for = client_address(config, remote)?;
+        start_client(Endpoint::builder().only_udp(), asked_for)
     }
 
     /// `false` once the object is destroyed.
@@ -192,7 +187,7 @@ impl Protocol {
             Err(failure)
         };
         let prepared = self.alive().and_then(|()| {
-            let carrier = config.carrier()?;
+            config.mode()?;
             let (host, port) = match place {
                 Some(place) => place,
                 None => (config.local_addr.clone(), config::port(config.local_port)?),
@@ -201,9 +196,9 @@ impl Protocol {
                 "" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 host => config::local_ip(host)?,
             };
-            Ok((carrier, SocketAddr::new(ip, port)))
+            Ok(SocketAddr::new(ip, port))
         });
-        let (carrier, address) = match prepared {
+        let address = match prepared {
             Ok(prepared) => prepared,
             Err(failure) => return failed(ListenEvent::Failed, failure),
         };
@@ -218,11 +213,11 @@ impl Protocol {
             if !state.sessions.values().any(|session| session.is_accepted) {
                 let retired = std::mem::take(&mut state.retired);
                 drop(state);
-                retired.iter().for_each(Shared::give_up);
+                retired.iter().for_each(give_up);
             }
         }
         config.warn_of_fallbacks();
-        self.context.spawn(listener.clone().run(self.clone(), carrier, address, config));
+        self.context.spawn(listener.clone().run(self.clone(), address, config));
         Ok(())
     }
 
@@ -245,12 +240,12 @@ impl Protocol {
             let accepted = state.sessions.values().any(|session| session.is_accepted);
             (listener, accepted)
         };
-        if let Some(shared) = listener.close() {
+        if let Some(endpoint) = listener.close() {
             if has_sessions {
-                shared.stop_accepting();
-                self.lock().retired.push(shared);
+                endpoint.stop_accepting();
+                self.lock().retired.push(endpoint);
             } else {
-                shared.give_up();
+                give_up(&endpoint);
             }
         }
         Ok(())
@@ -276,20 +271,42 @@ impl Protocol {
             session.stop();
         }
         if let Some(listener) = listener {
-            if let Some(shared) = listener.close() {
-                shared.give_up();
+            if let Some(endpoint) = listener.close() {
+                give_up(&endpoint);
             }
             listener.forget();
         }
-        retired.iter().for_each(Shared::give_up);
+        retired.iter().for_each(give_up);
         for session in sessions.into_values() {
+            let endpoint = session.take_endpoint();
             session.end();
+            endpoint.iter().for_each(give_up);
         }
         if let Some(client) = client {
             give_up(&client.endpoint);
         }
         self.context.remove(self.id);
     }
+}
+
+/// Where a client's socket is to be bound; `None` for anywhere.
+fn client_address(config: &Config, remote: SocketAddr) -> Result<Option<SocketAddr>, Failure> {
+    let mut asked_for = config.client_address()?;
+    if let Some(address) = &mut asked_for
+        && address.ip().is_unspecified()
+        && remote.is_ipv4()
+    {
+        address.set_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    }
+    Ok(asked_for)
+}
+
+fn start_client(builder: Builder, address: Option<SocketAddr>) -> Result<Endpoint, Failure> {
+    let builder = match address {
+        Some(address) => builder.bind(address),
+        None => builder,
+    };
+    builder.start().map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))
 }
 
 /// Frees the port of an endpoint.

@@ -19,7 +19,7 @@ use bats_proto::{
     ClientConfig, ConnectError, Endpoint, EndpointConfig, EndpointStats, Identity, Input, Mode,
     Output, PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
 };
-use stage::{MS, Stage, server, transport};
+use stage::{MS, Stage, server, transport, written};
 
 /// The time of tests in which none passes.
 const NOW: Timestamp = Timestamp::from_millis(1_000);
@@ -146,11 +146,7 @@ impl Guest {
         kind: PacketKind,
         write: impl FnOnce(&mut Writer<'_>) -> Option<()>,
     ) {
-        let mut payload = [0; 1_440];
-        let mut writer = Writer::new(&mut payload);
-        write(&mut writer).unwrap();
-        let len = writer.written();
-        let datagram = self.liar.packet(kind, &payload[..len]).unwrap();
+        let datagram = written(&mut self.liar, kind, write);
         hear(server, self.number, datagram);
         answers(server);
     }

@@ -140,11 +140,14 @@ pub(crate) struct Endpoint {
 
 #[pymethods]
 impl Endpoint {
-    /// An endpoint that only connects.
+    /// An endpoint that only connects, in the mode of this number.
     #[staticmethod]
-    #[pyo3(signature = (local=None))]
-    fn client(py: Python<'_>, local: Option<(String, u16)>) -> PyResult<Self> {
+    #[pyo3(signature = (local, mode))]
+    fn client(py: Python<'_>, local: Option<(String, u16)>, mode: i64) -> PyResult<Self> {
         let mut builder = openbats::Endpoint::builder();
+        if u8::try_from(mode).ok().and_then(Mode::from_number) == Some(Mode::Udp) {
+            builder = builder.only_udp();
+        }
         if let Some((host, port)) = local {
             builder = builder.bind(SocketAddr::new(ip(&host)?, port));
         }
@@ -190,11 +193,11 @@ impl Endpoint {
         self.fingerprint.clone()
     }
 
-    /// `trust` is a kind (`fingerprint`, `authorities` or `insecure`) and its value.
+    /// `host` is a name or an address: each address of a name is tried in turn. `trust` is a kind (`fingerprint`, `authorities` or `insecure`) and its value.
     fn connect(
         &self,
-        remote: (String, u16),
-        name: String,
+        host: String,
+        port: u16,
         trust: (String, String),
         options: Options,
     ) -> PyResult<Operation> {
@@ -205,7 +208,6 @@ impl Endpoint {
             "insecure" => Trust::dangerous_any(),
             other => return Err(PyValueError::new_err(format!("no such trust: {other}"))),
         };
-        let remote = SocketAddr::new(ip(&remote.0)?, remote.1);
         let level = options.compression()?;
         let mut options = ClientOptions::new(trust)
             .transport(options.transport()?)
@@ -215,7 +217,7 @@ impl Endpoint {
         }
         let endpoint = self.inner.clone();
         Ok(Operation::new(async move {
-            Ok(Value::Connection(endpoint.connect(remote, &name, options).await?))
+            Ok(Value::Connection(endpoint.connect_host(&host, port, options).await?))
         }))
     }
 

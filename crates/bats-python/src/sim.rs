@@ -23,7 +23,7 @@ pub(crate) fn seconds(name: &str, value: f64) -> PyResult<Duration> {
     }
 }
 
-pub(crate) fn share(name: &str, value: f64) -> PyResult<f64> {
+fn share(name: &str, value: f64) -> PyResult<f64> {
     if (0.0..=1.0).contains(&value) {
         return Ok(value);
     }
@@ -172,6 +172,29 @@ pub(crate) fn transfer<'py>(
     outcome(py, &result)
 }
 
+/// A link with the same loss both ways, of values that a user gave.
+pub(crate) fn checked_cell(
+    loss: f64,
+    delay: f64,
+    rate: u64,
+    queue: f64,
+    duration: f64,
+    seed: u64,
+) -> PyResult<Cell> {
+    if rate == 0 || !(0.0..=1e4).contains(&queue) {
+        return Err(PyValueError::new_err("rate must be more than 0, queue 0 to 10000 products"));
+    }
+    Ok(Cell {
+        loss: share("loss", loss)?,
+        delay: seconds("delay", delay)?,
+        rate_bps: rate,
+        queue,
+        duration: seconds("duration", duration)?,
+        congestion: CongestionAlgorithm::Bbr,
+        seed,
+    })
+}
+
 /// One cell of a matrix: its figures and its samples.
 #[pyfunction]
 #[pyo3(signature = (*, loss, delay, rate, queue, duration, seed))]
@@ -184,18 +207,7 @@ pub(crate) fn cell<'py>(
     duration: f64,
     seed: u64,
 ) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyList>)> {
-    if rate == 0 || !(0.0..=1e4).contains(&queue) {
-        return Err(PyValueError::new_err("rate must be more than 0, queue 0 to 10000 products"));
-    }
-    let cell = Cell {
-        loss: share("loss", loss)?,
-        delay: seconds("delay", delay)?,
-        rate_bps: rate,
-        queue,
-        duration: seconds("duration", duration)?,
-        congestion: CongestionAlgorithm::Bbr,
-        seed,
-    };
+    let cell = checked_cell(loss, delay, rate, queue, duration, seed)?;
     let (figures, outcome) = py.detach(|| cell.run());
     let dict = PyDict::new(py);
     for (name, value) in [

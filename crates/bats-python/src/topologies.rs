@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bats_netem::LinkConfig;
-use bats_proto::CongestionAlgorithm;
 use bats_sim::hops::Hops;
 use bats_sim::line::Line;
 use bats_sim::matrix::Cell;
@@ -13,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::ConnectError;
-use crate::sim::{Link, seconds, share};
+use crate::sim::{Link, checked_cell, seconds};
 
 /// Most links one after the other.
 const MOST_HOPS: usize = 64;
@@ -51,18 +50,7 @@ pub(crate) fn hops<'py>(
     if !(1..=MOST_HOPS).contains(&hops) {
         return Err(PyValueError::new_err(format!("hops must be 1 to {MOST_HOPS}")));
     }
-    if rate == 0 || !(0.0..=1e4).contains(&queue) {
-        return Err(PyValueError::new_err("rate must be more than 0, queue 0 to 10000 products"));
-    }
-    let cell = Cell {
-        loss: share("loss", loss)?,
-        delay: seconds("delay", delay)?,
-        rate_bps: rate,
-        queue,
-        duration: seconds("duration", duration)?,
-        congestion: CongestionAlgorithm::Bbr,
-        seed,
-    };
+    let cell = checked_cell(loss, delay, rate, queue, duration, seed)?;
     let run = Hops::new(hops, cell, recoding);
     let carried = |run: &Hops| {
         let config = run.line();

@@ -157,8 +157,8 @@ def test_plain_udp_is_a_datagram_for_a_message(tmp_path):
         assert far.recv(LIMIT) == b"there"
         far.send(b"back", timeout=LIMIT)
         assert near.recv(LIMIT) == b"back"
-        with pytest.raises(ValueError, match="1472"):
-            near.send(bytes(1_473), timeout=LIMIT)
+        with pytest.raises(ValueError, match="65507"):
+            near.send(bytes(65_508), timeout=LIMIT)
         with pytest.raises(openbats.UnsupportedMode, match="files"):
             near.send_file(tmp_path)
 
@@ -269,16 +269,6 @@ def test_the_port_is_free_after_close():
             near.recv(LIMIT)
 
 
-def test_names_are_looked_up():
-    with openbats.listen("127.0.0.1") as listener:
-        near = openbats.connect(
-            "localhost", listener.address[1], fingerprint=listener.fingerprint, timeout=LIMIT
-        )
-        assert near.remote_address == listener.address
-    with pytest.raises(OSError):
-        openbats.connect("no.such.host.invalid", 1, insecure=True)
-
-
 def test_ctrl_c_ends_a_wait(pair):
     # What runs in the background of a script begins with the signal ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -298,3 +288,29 @@ def test_waiting_does_not_stop_other_threads(pair):
     near.send(b"end")
     thread.join(LIMIT)
     assert not thread.is_alive()
+
+
+def test_names_are_looked_up_and_all_addresses_tried():
+    with openbats.listen("127.0.0.1") as listener:
+        port = listener.address[1]
+        # Where the resolver has ::1 first, nobody listens there.
+        with openbats.connect(
+            "localhost", port, fingerprint=listener.fingerprint, timeout=LIMIT
+        ) as near:
+            assert near.remote_address == listener.address
+            near.send(b"by name")
+            assert listener.accept(LIMIT).recv(LIMIT) == b"by name"
+        with pytest.raises(openbats.ConnectError, match="no.such.name.invalid"):
+            openbats.connect("no.such.name.invalid", port, insecure=True, timeout=LIMIT)
+
+
+def test_plain_udp_sends_long_datagrams_and_hears_of_closed_ports():
+    with openbats.listen("127.0.0.1", mode="udp") as listener:
+        port = listener.address[1]
+        with openbats.connect("127.0.0.1", port, mode="udp", insecure=True) as near:
+            near.send(content(60_000, 1), LIMIT)
+            assert listener.accept(LIMIT).recv(LIMIT) == content(60_000, 1)
+    with openbats.connect("127.0.0.1", port, mode="udp", insecure=True) as nobody:
+        nobody.send(b"is there anybody?", LIMIT)
+        with pytest.raises(openbats.ConnectionClosed):
+            nobody.recv(LIMIT)

@@ -223,6 +223,17 @@ mod tests {
     }
 
     #[test]
+    fn a_message_at_the_limit_is_taken_and_one_octet_more_is_not() {
+        let packing = Packing { level: 1, max_out: 2_000, max_in: 1_000 };
+        for make in [|len| vec![7; len], noise] {
+            let longest = make(1_000);
+            assert_eq!(packing.unpack(packing.pack(&longest)).unwrap(), longest);
+            let told = packing.unpack(packing.pack(&make(1_001))).unwrap_err();
+            assert!(told.contains("1001 bytes where 1000"), "{told}");
+        }
+    }
+
+    #[test]
     fn bombs_and_nonsense_are_refused() {
         let bomb = zstd::bulk::compress(&vec![0; 100 << 20], 1).unwrap();
         assert!(bomb.len() < 20_000);

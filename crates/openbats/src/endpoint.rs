@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use bats_proto::config::Security;
 use bats_proto::stream::SecuredServer;
-use bats_proto::{EndpointConfig, EndpointStats, Mode, ServerConfig};
+use bats_proto::{EndpointConfig, EndpointStats, Mode, ServerConfig, Timestamp};
 use bytes::Bytes;
 
 #[cfg(feature = "quic")]
@@ -29,6 +29,7 @@ pub struct Builder {
     socket: SocketOptions,
     server: Option<ServerOptions>,
     memory_budget: Option<u64>,
+    is_for_udp: bool,
 }
 
 impl Builder {
@@ -62,6 +63,16 @@ impl Builder {
     #[must_use]
     pub fn server(mut self, options: ServerOptions) -> Self {
         self.server = Some(options);
+        self
+    }
+
+    /// Mode UDP alone: the system may cut its messages into fragments, so that they have up to 65,507
+    /// octets in place of what fits a packet, and a connection to a port where nobody listens ends with
+    /// [`CloseReason::Refused`](crate::CloseReason) (both on Linux). A server that offers this mode has
+    /// such a socket anyhow. Connections of other modes, but for TCP, are refused.
+    #[must_use]
+    pub fn only_udp(mut self) -> Self {
+        self.is_for_udp = true;
         self
     }
 
@@ -132,10 +143,18 @@ impl Builder {
         if over_udp.is_some() && wish.is_some() {
             return Err(StartError::Configuration(NOTHING_TO_AGREE_BY.to_owned()));
         }
-        let udp = Udp::new(over_udp);
+        if self.is_for_udp && config.server.is_some() && over_udp.is_none() {
+            let text = "an endpoint for mode 11 (UDP) alone cannot serve another";
+            return Err(StartError::Configuration(text.to_owned()));
+        }
+        let udp = Udp::new(over_udp, self.is_for_udp);
+        let is_plain = udp.is_alone();
         let packets = bats_proto::Endpoint::new(config, seed).map_err(unusable)?;
-        let (socket, listener) = bind(self.address, &self.socket, over_tcp)?;
+        let (mut socket, listener) = bind(self.address, &self.socket, over_tcp)?;
         let failed = |source| StartError::Bind { address: asked_for(self.address), source };
+        if is_plain {
+            socket.make_plain().map_err(failed)?;
+        }
         let local_addr = socket.local_addr().map_err(failed)?;
         let poller = Arc::new(Poller::new().map_err(StartError::Thread)?);
         // A port that is listened at cannot be where connections begin.
@@ -227,6 +246,10 @@ impl Endpoint {
         core.endpoints += 1;
         drop(core);
         Self { shared }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.shared.clock.now()
     }
 
     /// The socket's address. An endpoint that is bound to all addresses shows `0.0.0.0` or `[::]`.

@@ -44,6 +44,14 @@ pub enum ConnectError {
     /// The server name is neither a DNS name nor an address.
     #[error("'{0}' is not a valid server name")]
     ServerName(String),
+    /// The name has no address.
+    #[error("no address of '{name}': {problem}")]
+    Name {
+        /// The name asked for.
+        name: String,
+        /// What the resolver said.
+        problem: String,
+    },
     /// The socket of this endpoint is of the other IP family.
     #[error("an endpoint bound to {local} cannot reach {remote}: bind it to the other IP family")]
     Family {

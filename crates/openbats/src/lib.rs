@@ -99,6 +99,7 @@ mod error;
 pub mod file;
 mod identity;
 mod log_limit;
+mod names;
 mod options;
 mod shared;
 mod wait;
@@ -111,6 +112,7 @@ pub use connection::Connection;
 pub use endpoint::{Builder, Endpoint};
 pub use error::{ConnectError, IdentityError, RecvError, SendError, StartError};
 pub use identity::{Fingerprint, Identity};
+pub use names::{addresses, time_for_one};
 pub use options::{ClientOptions, ServerOptions, Trust};
 pub use wait::{Elapsed, Wait};
 

@@ -55,6 +55,52 @@ impl Trust {
     }
 }
 
+/// What the options of both sides have in common.
+macro_rules! common_options {
+    ($options:ty) => {
+        impl $options {
+            /// Limits and behaviour of the connections.
+            #[must_use]
+            pub fn transport(mut self, transport: TransportConfig) -> Self {
+                self.transport = transport;
+                self
+            }
+
+            /// BTP and TRANSPARENT: how long a message of this side is worth something if it was
+            /// sent without a deadline of its own, in place of what
+            /// [`transport`](Self::transport) says.
+            #[must_use]
+            pub fn deadline(mut self, deadline: Duration) -> Self {
+                self.deadline = Some(deadline);
+                self
+            }
+
+            /// Mode QUIC: messages go as datagrams (RFC 9221), each at once and once or not at all,
+            /// in any order, and no longer than
+            /// [`Connection::longest_message`](crate::Connection::longest_message), about 1,200
+            /// octets. One that waited for longer than its deadline is not sent. Both ends must
+            /// want it: otherwise the connection fails and says so.
+            #[must_use]
+            pub fn quic_datagrams(mut self, enable: bool) -> Self {
+                self.has_datagrams = enable;
+                self
+            }
+
+            /// Compresses messages with Zstandard at a level of 1 to 19, 1 for links that are faster
+            /// than discs, if the other end wants it, too: see [compression](crate#compression).
+            #[cfg(feature = "zstd")]
+            #[must_use]
+            pub fn compression(mut self, level: i32) -> Self {
+                self.compression = Some(level);
+                self
+            }
+        }
+    };
+}
+
+common_options!(ClientOptions);
+common_options!(ServerOptions);
+
 /// How to connect.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
@@ -88,25 +134,10 @@ impl ClientOptions {
         }
     }
 
-    /// Limits and behaviour of the connection.
-    #[must_use]
-    pub fn transport(mut self, transport: TransportConfig) -> Self {
-        self.transport = transport;
-        self
-    }
-
     /// The mode, in place of the one in [`transport`](Self::transport).
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = Some(mode);
-        self
-    }
-
-    /// BTP and TRANSPARENT: how long a message of this side is worth something if it was sent
-    /// without a deadline of its own, in place of what [`transport`](Self::transport) says.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = Some(deadline);
         self
     }
 
@@ -134,29 +165,20 @@ impl ClientOptions {
         self
     }
 
-    /// Mode QUIC: messages go as datagrams (RFC 9221), each at once and once or not at all, in any
-    /// order, and no longer than [`Connection::longest_message`](crate::Connection::longest_message),
-    /// about 1,200 octets. One that waited for longer than its deadline is not sent. Both ends must
-    /// want it: otherwise the connection fails and says so.
-    #[must_use]
-    pub fn quic_datagrams(mut self, enable: bool) -> Self {
-        self.has_datagrams = enable;
-        self
-    }
-
-    /// Compresses messages with Zstandard at a level of 1 to 19, 1 for links that are faster than
-    /// discs, if the other end wants it, too: see [compression](crate#compression).
-    #[cfg(feature = "zstd")]
-    #[must_use]
-    pub fn compression(mut self, level: i32) -> Self {
-        self.compression = Some(level);
-        self
-    }
-
     /// Says that it compresses, and then sends messages as they are.
     #[cfg(all(test, feature = "zstd"))]
     pub(crate) fn lying_of_compression(mut self) -> Self {
         self.is_lying = true;
+        self
+    }
+
+    /// How long a handshake may take.
+    pub(crate) fn handshake_timeout(&self) -> Duration {
+        self.transport.handshake_timeout
+    }
+
+    pub(crate) fn with_handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.transport.handshake_timeout = timeout;
         self
     }
 
@@ -215,26 +237,11 @@ impl ServerOptions {
         }
     }
 
-    /// Limits and behaviour of the connections.
-    #[must_use]
-    pub fn transport(mut self, transport: TransportConfig) -> Self {
-        self.transport = transport;
-        self
-    }
-
     /// The modes among which a client may choose, in place of what [`transport`](Self::transport)
     /// says. Without either it is BRTP alone; a client that asks for another is refused.
     #[must_use]
     pub fn modes(mut self, modes: impl IntoIterator<Item = Mode>) -> Self {
         self.modes = modes.into_iter().collect();
-        self
-    }
-
-    /// BTP and TRANSPARENT: how long a message of this side is worth something if it was sent
-    /// without a deadline of its own, in place of what [`transport`](Self::transport) says.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = Some(deadline);
         self
     }
 
@@ -278,25 +285,6 @@ impl ServerOptions {
     #[must_use]
     pub fn early_data(mut self) -> Self {
         self.early_data = true;
-        self
-    }
-
-    /// Mode QUIC: messages go as datagrams (RFC 9221), each at once and once or not at all, in any
-    /// order, and no longer than [`Connection::longest_message`](crate::Connection::longest_message),
-    /// about 1,200 octets. One that waited for longer than its deadline is not sent. Both ends must
-    /// want it: otherwise the connection fails and says so.
-    #[must_use]
-    pub fn quic_datagrams(mut self, enable: bool) -> Self {
-        self.has_datagrams = enable;
-        self
-    }
-
-    /// Compresses messages with Zstandard at a level of 1 to 19, 1 for links that are faster than
-    /// discs, if the other end wants it, too: see [compression](crate#compression).
-    #[cfg(feature = "zstd")]
-    #[must_use]
-    pub fn compression(mut self, level: i32) -> Self {
-        self.compression = Some(level);
         self
     }
 

@@ -309,6 +309,16 @@ fn a_network_cannot_take_the_places_of_all() {
 }
 
 #[test]
+fn half_open_connections_of_quic_are_asked_for_a_proof() {
+    for (threshold, retries) in [(0, 1), (1, 0)] {
+        let (server, trust) = server(Mode::Quic, |options| options.retry_threshold(threshold));
+        let options = ClientOptions::new(trust).mode(Mode::Quic);
+        let _near = try_connect(server.local_addr(), options).unwrap();
+        assert_eq!(server.stats().retries_sent, retries);
+    }
+}
+
+#[test]
 fn connections_beyond_the_limit_are_refused_and_counted() {
     for mode in BOTH {
         let (server, trust) = server(mode, |options| options.max_connections(2));

@@ -26,6 +26,28 @@ fn accepted(server: &Endpoint) -> Connection {
     server.accept().wait_for(LIMIT).unwrap().unwrap()
 }
 
+/// Connects early with `messages`; both ends, once each has come, in whatever order.
+fn visit(
+    client: &Endpoint,
+    server: &Endpoint,
+    options: ClientOptions,
+    messages: &[Vec<u8>],
+) -> (Connection, Connection) {
+    let near = client
+        .connect_early(server.local_addr(), "localhost", options, messages.to_vec())
+        .wait_for(LIMIT)
+        .unwrap()
+        .unwrap();
+    let far = accepted(server);
+    let mut came: Vec<Vec<u8>> = messages
+        .iter()
+        .map(|_| far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap().to_vec())
+        .collect();
+    came.sort();
+    assert_eq!(came, messages, "each once");
+    (near, far)
+}
+
 /// Waits until the server's sessions have come.
 fn leave(connection: Connection, store: &SessionStore) {
     for _ in 0..4_000 {
@@ -45,21 +67,11 @@ fn a_client_that_comes_back_sends_its_first_messages_at_once() {
     let client = Endpoint::builder().start().unwrap();
     let store = SessionStore::new(16);
     let options = || options(&identity, &store, Mode::Btp).early_data();
-    for visit in 0..5_u64 {
-        let messages = vec![vec![visit as u8; 512], vec![100; 100]];
-        let near = client
-            .connect_early(server.local_addr(), "localhost", options(), messages.clone())
-            .wait_for(LIMIT)
-            .unwrap()
-            .unwrap();
-        let far = accepted(&server);
-        let mut came: Vec<Vec<u8>> = (0..2)
-            .map(|_| far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap().to_vec())
-            .collect();
-        came.sort();
-        assert_eq!(came, messages);
+    for number in 0..5_u64 {
+        let messages = [vec![number as u8; 512], vec![100; 100]];
+        let (near, far) = visit(&client, &server, options(), &messages);
         let stats = near.stats();
-        assert_eq!((stats.resumed, stats.early_messages), (visit > 0, 2 * u64::from(visit > 0)));
+        assert_eq!((stats.resumed, stats.early_messages), (number > 0, 2 * u64::from(number > 0)));
         assert!(stats.early_messages_accepted <= 2);
         assert_eq!(near.peer_fingerprint(), Some(identity.fingerprint()));
         // The connection goes on as any does.
@@ -90,17 +102,7 @@ fn what_does_not_fit_the_first_flight_follows() {
         first.close(0, "");
         let (_, _) = (accepted(&server), accepted(&server));
         let messages: Vec<Vec<u8>> = (0..40).map(|number| vec![number; 400]).collect();
-        let near = client
-            .connect_early(server.local_addr(), "localhost", options(), messages.clone())
-            .wait_for(LIMIT)
-            .unwrap()
-            .unwrap();
-        let far = accepted(&server);
-        let mut came: Vec<Vec<u8>> = (0..40)
-            .map(|_| far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap().to_vec())
-            .collect();
-        came.sort();
-        assert_eq!(came, messages, "each once");
+        let (near, _far) = visit(&client, &server, options(), &messages);
         let stats = near.stats();
         assert!(stats.resumed);
         assert_eq!(stats.early_messages > 0, early_data, "{}", stats.early_messages);

@@ -8,12 +8,11 @@ use std::sync::atomic::Ordering;
 use openbats::{CloseReason, ConnectError, Mode};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
+use super::files::blocking;
 use super::{Addresses, Session};
-use crate::config::Carrier;
-use crate::event::Event;
-use crate::link::udp::Udp;
+use crate::event::{Event, Failure};
 use crate::link::{How, Link, Loss};
 use crate::protocol::Protocol;
 
@@ -26,7 +25,7 @@ impl Session {
     pub(crate) async fn run_connect(
         self: Arc<Self>,
         protocol: Arc<Protocol>,
-        carrier: Carrier,
+        mode: Mode,
         host: String,
         port: u16,
     ) {
@@ -39,7 +38,7 @@ impl Session {
                 self.end();
                 return;
             }
-            connected = self.connect(&protocol, carrier, &host, port) => connected,
+            connected = self.connect(&protocol, mode, &host, port) => connected,
             () = sleep_until(deadline) => Err(Loss {
                 how: How::TimedOut,
                 text: format!("{host}:{port} did not answer within {:?}", self.config.timeout),
@@ -73,65 +72,84 @@ impl Session {
     async fn connect(
         &self,
         protocol: &Protocol,
-        carrier: Carrier,
+        mode: Mode,
         host: &str,
         port: u16,
     ) -> Result<(Link, SocketAddr), Loss> {
-        let remote = look_up(host, port).await?;
-        self.set_addresses(Addresses { local: None, remote: Some(remote) });
-        match carrier {
-            Carrier::Udp => {
-                let local = self.config.client_address().map_err(|failure| broken(failure.text))?;
-                let udp = Udp::connect(remote, local, self.config.timeout)
-                    .await
-                    .map_err(|error| broken(format!("cannot reach {remote} over UDP: {error}")))?;
-                let local = udp.local;
-                Ok((Link::Udp(udp), local))
-            }
-            Carrier::Bats(mode) => {
-                let options =
-                    self.config.client_options().map_err(|failure| broken(failure.text))?;
-                let endpoint = protocol
-                    .client_endpoint(&self.config, remote)
-                    .map_err(|failure| broken(failure.text))?;
-                let mut local = endpoint.local_addr();
-                let probe = if mode == Mode::Tcp {
-                    // The system tells of a closed port by itself.
-                    Probe::none()
-                } else {
-                    Probe::send(remote).await
-                };
-                if let Some(ip) = probe.local_ip
-                    && local.ip().is_unspecified()
-                {
-                    local.set_ip(ip);
+        let until = Instant::now() + self.config.timeout;
+        let found = look_up(host, port).await?;
+        let count = found.len();
+        let mut failed = broken(format!("no address of '{host}'"));
+        for (tried, remote) in found.into_iter().enumerate() {
+            self.set_addresses(Addresses { local: None, remote: Some(remote) });
+            let left = until.saturating_duration_since(Instant::now());
+            let time = openbats::time_for_one(left, count - tried);
+            match timeout(time, self.connect_to(remote, protocol, mode, host)).await {
+                Ok(Ok(connected)) => return Ok(connected),
+                Ok(Err(loss)) => failed = loss,
+                Err(_) => {
+                    let text = format!("{remote} did not answer within {time:?}");
+                    failed = Loss { how: How::TimedOut, text };
                 }
-                let connection = tokio::select! {
-                    connection = endpoint.connect(remote, host, options) => connection,
-                    loss = probe.refused(remote) => return Err(loss),
-                };
-                let connection = connection.map_err(|error| match error {
-                    ConnectError::Closed(
-                        CloseReason::HandshakeTimeout | CloseReason::IdleTimeout(_),
-                    ) => Loss { how: How::TimedOut, text: format!("{remote} did not answer") },
-                    other => broken(format!("cannot connect to {remote}: {other}")),
-                })?;
-                if mode == Mode::Tcp {
-                    local = connection.local_addr();
-                }
-                Ok((Link::Bats(connection), local))
             }
+            tracing::debug!(%remote, error = failed.text, "not connected to this address");
         }
+        Err(failed)
+    }
+
+    async fn connect_to(
+        &self,
+        remote: SocketAddr,
+        protocol: &Protocol,
+        mode: Mode,
+        host: &str,
+    ) -> Result<(Link, SocketAddr), Loss> {
+        let failed = |failure: Failure| broken(failure.text);
+        let options = self.config.client_options().map_err(failed)?;
+        let endpoint = if mode == Mode::Udp {
+            let endpoint = Protocol::udp_endpoint(&self.config, remote).map_err(failed)?;
+            self.keep_endpoint(endpoint.clone());
+            endpoint
+        } else {
+            protocol.client_endpoint(&self.config, remote).map_err(failed)?
+        };
+        let mut local = endpoint.local_addr();
+        let probe = match mode {
+            // The system tells of a closed port by itself.
+            Mode::Tcp => Probe::none(),
+            // Whatever is sent there is a message.
+            Mode::Udp => Probe::new(remote, false).await,
+            _ => Probe::new(remote, true).await,
+        };
+        if let Some(ip) = probe.local_ip
+            && local.ip().is_unspecified()
+        {
+            local.set_ip(ip);
+        }
+        let connection = tokio::select! {
+            connection = endpoint.connect(remote, host, options) => connection,
+            loss = probe.refused(remote) => return Err(loss),
+        };
+        let connection = connection.map_err(|error| match error {
+            ConnectError::Closed(CloseReason::HandshakeTimeout | CloseReason::IdleTimeout(_)) => {
+                Loss { how: How::TimedOut, text: format!("{remote} did not answer") }
+            }
+            other => broken(format!("cannot connect to {remote}: {other}")),
+        })?;
+        if mode == Mode::Tcp {
+            local = connection.local_addr();
+        }
+        Ok((Link::new(connection), local))
     }
 }
 
-async fn look_up(host: &str, port: u16) -> Result<SocketAddr, Loss> {
+async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Loss> {
     if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, port));
+        return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    let found = tokio::net::lookup_host((host, port)).await;
-    let mut found = found.map_err(|error| broken(format!("no address of '{host}': {error}")))?;
-    found.next().ok_or_else(|| broken(format!("no address of '{host}'")))
+    let name = host.to_owned();
+    let found = blocking(move || openbats::addresses(&name, port)).await;
+    found.map_err(|error| broken(format!("no address of '{host}': {error}")))
 }
 
 /// An empty datagram beside the handshake, from a socket that hears of closed ports: the
@@ -146,7 +164,8 @@ impl Probe {
         Self { socket: None, local_ip: None }
     }
 
-    async fn send(remote: SocketAddr) -> Self {
+    /// Without `asks` nothing is sent, and only the local address is found out.
+    async fn new(remote: SocketAddr, asks: bool) -> Self {
         let any: SocketAddr = match remote {
             SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
             SocketAddr::V6(_) => ([0u16; 8], 0).into(),
@@ -154,7 +173,9 @@ impl Probe {
         let socket = async {
             let socket = UdpSocket::bind(any).await?;
             socket.connect(remote).await?;
-            socket.send(&[]).await?;
+            if asks {
+                socket.send(&[]).await?;
+            }
             Ok::<_, io::Error>(socket)
         };
         // Without a probe, a closed port shows as a time-out.

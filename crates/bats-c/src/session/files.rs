@@ -88,8 +88,8 @@ impl Session {
     }
 }
 
-/// Runs what may wait for a disk elsewhere.
-async fn blocking<T: Send + 'static>(
+/// Runs what may wait for a disk or a resolver elsewhere.
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work)

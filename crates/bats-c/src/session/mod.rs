@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use openbats::Endpoint;
 use tokio::sync::Notify;
 
 use crate::callback::{ConnectionCallback, Owned};
@@ -64,6 +65,8 @@ pub(crate) struct Session {
     /// An object of the program's that belongs to the connection, until its end.
     attachment: Mutex<Option<Owned>>,
     link: RwLock<Option<Link>>,
+    /// Mode 11: the client's socket, which no other connection uses.
+    endpoint: Mutex<Option<Endpoint>>,
     details: Mutex<Details>,
     state: AtomicU8,
     ideal: AtomicU32,
@@ -103,6 +106,7 @@ impl Session {
             callback: Mutex::new(callback.map(Arc::new)),
             attachment: Mutex::default(),
             link: RwLock::default(),
+            endpoint: Mutex::default(),
             details: Mutex::default(),
             state: AtomicU8::new(CONNECTING),
             ideal: AtomicU32::new(FIRST_IDEAL),
@@ -150,6 +154,19 @@ impl Session {
 
     pub(crate) fn link(&self) -> Option<Link> {
         self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The socket is this connection's alone.
+    fn keep_endpoint(&self, endpoint: Endpoint) {
+        let mut place = lock(&self.endpoint);
+        if !self.is_ended() {
+            *place = Some(endpoint);
+        }
+    }
+
+    /// The socket that is this connection's alone, if there is one.
+    pub(crate) fn take_endpoint(&self) -> Option<Endpoint> {
+        lock(&self.endpoint).take()
     }
 
     fn is_ended(&self) -> bool {
@@ -298,6 +315,7 @@ impl Session {
         }
         let callback = lock(&self.callback).take();
         let attachment = lock(&self.attachment).take();
+        drop(self.take_endpoint());
         if let Some(protocol) = self.protocol.upgrade() {
             protocol.remove_session(self.id);
         }

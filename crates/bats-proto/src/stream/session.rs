@@ -14,8 +14,6 @@ use crate::event::Event;
 use crate::session::Inbox;
 use crate::stats::ConnectionStats;
 
-/// Time that both sides have until their greetings have crossed.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Octets that wait for the stream before a message is refused: what is below the stream has a
 /// window of its own, and more would only wait longer.
 const SEND_QUEUE: u64 = 4 << 20;
@@ -149,7 +147,8 @@ impl Session {
             pong_due: false,
             receipt_due: false,
             farewell: None,
-            handshake_until: now + HANDSHAKE.min(config.idle_timeout),
+            // Until then the greetings must have crossed.
+            handshake_until: now + config.handshake_timeout.min(config.idle_timeout),
             heard_at: now,
             said_at: now,
             pinged_at: now,

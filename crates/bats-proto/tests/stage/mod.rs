@@ -127,11 +127,7 @@ impl Stage {
         kind: PacketKind,
         write: impl FnOnce(&mut Writer<'_>) -> Option<()>,
     ) {
-        let mut payload = [0; 1_440];
-        let mut writer = Writer::new(&mut payload);
-        write(&mut writer).unwrap();
-        let len = writer.written();
-        let datagram = self.liar.packet(kind, &payload[..len]).unwrap();
+        let datagram = written(&mut self.liar, kind, write);
         self.hear(datagram);
     }
 
@@ -167,4 +163,17 @@ impl Stage {
             other => panic!("not closed for a lie: {other:?}"),
         }
     }
+}
+
+/// A packet of the liar's with the payload that `write` writes.
+pub(crate) fn written(
+    liar: &mut LyingClient,
+    kind: PacketKind,
+    write: impl FnOnce(&mut Writer<'_>) -> Option<()>,
+) -> Vec<u8> {
+    let mut payload = [0; 1_440];
+    let mut writer = Writer::new(&mut payload);
+    write(&mut writer).unwrap();
+    let len = writer.written();
+    liar.packet(kind, &payload[..len]).unwrap()
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from typing import Iterator, Optional, Tuple, Union
 
 from . import _native
@@ -173,10 +172,8 @@ def connect(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
         compression, quic_datagrams,
     )
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    address = found[0][4]
-    endpoint = _native.Endpoint.client(local)
-    operation = endpoint.connect((address[0], address[1]), host, believed, chosen)
+    endpoint = _native.Endpoint.client(local, chosen["mode"])
+    operation = endpoint.connect(host, port, believed, chosen)
     return Connection(operation.wait(timeout), endpoint)
 
 

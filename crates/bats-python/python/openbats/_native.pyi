@@ -40,7 +40,7 @@ class Connection:
 
 class Endpoint:
     @staticmethod
-    def client(local: Optional[Tuple[str, int]] = None) -> Endpoint: ...
+    def client(local: Optional[Tuple[str, int]], mode: int) -> Endpoint: ...
     @staticmethod
     def server(
         local: Tuple[str, int], identity: Optional[Tuple[str, str]], options: Dict[str, Any]
@@ -49,8 +49,8 @@ class Endpoint:
     def fingerprint(self) -> Optional[str]: ...
     def connect(
         self,
-        remote: Tuple[str, int],
-        name: str,
+        host: str,
+        port: int,
         trust: Tuple[str, str],
         options: Dict[str, Any],
     ) -> Operation: ...

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import socket
 import threading
 import weakref
 from typing import Any, AsyncIterator, Awaitable, Dict, Generator, Generic, Optional, Tuple
@@ -282,11 +281,8 @@ def connect(
     )
 
     async def make() -> Connection:
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-        address = found[0][4]
-        endpoint = _native.Endpoint.client(local)
-        operation = endpoint.connect((address[0], address[1]), host, believed, chosen)
+        endpoint = _native.Endpoint.client(local, chosen["mode"])
+        operation = endpoint.connect(host, port, believed, chosen)
         return Connection(await _run(operation), endpoint)
 
     return _Begun(make())

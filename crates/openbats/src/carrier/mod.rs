@@ -78,8 +78,8 @@ impl Carriers {
         config: ClientConfig,
         has_datagrams: bool,
     ) -> Result<Handle, ConnectError> {
-        if self.udp.is_server() && !matches!(config.transport.mode, Mode::Udp | Mode::Tcp) {
-            let text = "an endpoint that serves mode 11 (UDP) takes every datagram for a message";
+        if self.udp.is_alone() && !matches!(config.transport.mode, Mode::Udp | Mode::Tcp) {
+            let text = "the socket of this endpoint is for mode 11 (UDP) alone";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
         if config.transport.early_data && !config.transport.mode.is_own() {
@@ -133,6 +133,12 @@ impl Carriers {
             return self.quic.handle_datagram(now, datagram);
         }
         self.packets.handle(now, input);
+    }
+
+    /// The system says that nobody listens there. Anyone on the way can make it say so, so that it
+    /// counts only where nothing is sealed either.
+    pub(crate) fn handle_closed_port(&mut self, remote: SocketAddr) {
+        self.udp.handle_closed_port(remote);
     }
 
     pub(crate) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
@@ -361,11 +367,12 @@ impl Carriers {
         };
         #[cfg(feature = "quic")]
         let packets = {
-            let (started, retries, refused) = self.quic.counters();
+            let quic = self.quic.counters();
             EndpointStats {
-                handshakes_started: packets.handshakes_started + started,
-                retries_sent: packets.retries_sent + retries,
-                connections_refused: packets.connections_refused + refused,
+                handshakes_started: packets.handshakes_started + quic.handshakes_started,
+                retries_sent: packets.retries_sent + quic.retries_sent,
+                connections_refused: packets.connections_refused + quic.refused,
+                answers_dropped: packets.answers_dropped + quic.answers_dropped,
                 ..packets
             }
         };

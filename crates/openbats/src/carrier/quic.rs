@@ -76,6 +76,15 @@ pub(crate) struct Quic {
     handshakes_started: u64,
     retries_sent: u64,
     refused: u64,
+    answers_dropped: u64,
+}
+
+/// What an endpoint counts of this mode.
+pub(super) struct Counters {
+    pub(super) handshakes_started: u64,
+    pub(super) retries_sent: u64,
+    pub(super) refused: u64,
+    pub(super) answers_dropped: u64,
 }
 
 impl std::fmt::Debug for Quic {
@@ -218,6 +227,7 @@ impl Quic {
             handshakes_started: 0,
             retries_sent: 0,
             refused: 0,
+            answers_dropped: 0,
         })
     }
 
@@ -282,6 +292,8 @@ impl Quic {
     fn answer(&mut self, transmit: quinn_proto::Transmit, octets: Vec<u8>) {
         if self.answers.len() < MAX_ANSWERS {
             self.answers.push_back((transmit, octets));
+        } else {
+            self.answers_dropped += 1;
         }
     }
 
@@ -490,9 +502,13 @@ impl Quic {
         self.connections.get(&id)?.peer_fingerprint()
     }
 
-    /// Handshakes begun by peers, retries sent, and connections refused.
-    pub(super) fn counters(&self) -> (u64, u64, u64) {
-        (self.handshakes_started, self.retries_sent, self.refused)
+    pub(super) fn counters(&self) -> Counters {
+        Counters {
+            handshakes_started: self.handshakes_started,
+            retries_sent: self.retries_sent,
+            refused: self.refused,
+            answers_dropped: self.answers_dropped,
+        }
     }
 
     /// Octets that have arrived and that nobody has taken.
@@ -512,5 +528,41 @@ fn translate(transmit: &quinn_proto::Transmit) -> Transmit {
         ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
         segment_size: transmit.segment_size.unwrap_or(transmit.size).max(1),
         len: transmit.size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_to_strangers_wait_in_a_short_queue() {
+        let mut quic = Quic::new(Clock::new(), [7; 32], None, false, None).unwrap();
+        let destination = ([127, 0, 0, 1], 9).into();
+        let transmit = || quinn_proto::Transmit {
+            destination,
+            ecn: None,
+            size: 3,
+            segment_size: None,
+            src_ip: None,
+        };
+        for number in 0..=MAX_ANSWERS {
+            assert_eq!(quic.counters().answers_dropped, 0, "{number}");
+            quic.answer(transmit(), vec![1, 2, 3]);
+        }
+        assert_eq!((quic.answers.len(), quic.counters().answers_dropped), (MAX_ANSWERS, 1));
+        let sent = quic.poll(Timestamp::ZERO, &mut Vec::new());
+        assert!(matches!(sent, Output::Transmit(transmit) if transmit.remote == destination));
+        quic.answer(transmit(), vec![1, 2, 3]);
+        assert_eq!((quic.answers.len(), quic.counters().answers_dropped), (MAX_ANSWERS, 1));
+    }
+
+    #[test]
+    fn the_window_is_the_budget_within_bounds() {
+        assert_eq!(window(1), (1u32 << 16).into());
+        assert_eq!(window(1 << 20), (1u32 << 20).into());
+        for more in [WINDOW as usize, WINDOW as usize + 1, usize::MAX] {
+            assert_eq!(window(more), WINDOW.into());
+        }
     }
 }

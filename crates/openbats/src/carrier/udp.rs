@@ -2,7 +2,9 @@
 //!
 //! There is no handshake: a client's connection stands at once, and a server's begins with a peer's
 //! first datagram. Nothing says where datagrams belong but the address they come from, so that a
-//! server of this mode offers no other, and only silence or this side ends a connection.
+//! server of this mode offers no other, and only silence or this side ends a connection. A socket
+//! that is for this mode alone lets the system cut long messages into fragments, and hears when there
+//! is nobody at the port of a server.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -24,6 +26,8 @@ const RECEIVE_ALL: usize = 64 << 20;
 const DATAGRAM_COST: usize = 64;
 /// Peers of a server: anyone can make one with a single datagram.
 const MAX_PEERS: usize = 4_096;
+/// The longest datagram of both IP families, where it may go in fragments.
+const LONGEST: usize = 65_507;
 /// Octets by which the header of IPv6 is longer.
 const IPV6_MORE: usize = 20;
 /// Longest deadline of a message.
@@ -45,6 +49,7 @@ struct Server {
 #[derive(Debug)]
 struct Connection {
     remote: SocketAddr,
+    is_client: bool,
     limit: usize,
     idle_timeout: Duration,
     deadline: Duration,
@@ -64,18 +69,27 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(now: Timestamp, remote: SocketAddr, config: &TransportConfig, first: Event) -> Self {
+    fn new(
+        now: Timestamp,
+        remote: SocketAddr,
+        config: &TransportConfig,
+        is_client: bool,
+        may_be_cut: bool,
+    ) -> Self {
         let shorter = if remote.is_ipv6() { IPV6_MORE } else { 0 };
-        let limit = usize::from(config.max_udp_payload).saturating_sub(shorter);
+        let packet = usize::from(config.max_udp_payload).saturating_sub(shorter);
+        let limit = if may_be_cut { LONGEST } else { packet };
+        let first = if is_client { Event::Connected } else { Event::Accepted };
         let stats = ConnectionStats {
             established: Some(now),
             controller_state: "none",
             pacing_bps: u64::MAX,
-            path_mtu: limit as u16,
+            path_mtu: packet as u16,
             ..ConnectionStats::default()
         };
         Self {
             remote,
+            is_client,
             limit: limit.min(config.max_message_size),
             idle_timeout: config.idle_timeout,
             deadline: config.deadline,
@@ -120,6 +134,8 @@ impl Connection {
 #[derive(Debug)]
 pub(crate) struct Udp {
     server: Option<Server>,
+    /// The socket is for this mode alone.
+    is_alone: bool,
     refuses_new: bool,
     connections: BTreeMap<u64, Connection>,
     by_remote: BTreeMap<SocketAddr, u64>,
@@ -131,13 +147,16 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    pub(crate) fn new(server: Option<&ServerConfig>) -> Self {
+    /// With a server the socket is for this mode alone, whatever `is_alone` says.
+    pub(crate) fn new(server: Option<&ServerConfig>, is_alone: bool) -> Self {
+        let is_alone = is_alone || server.is_some();
         let server = server.map(|server| Server {
             transport: TransportConfig::clone(&server.transport),
             max_peers: server.max_connections.min(MAX_PEERS),
         });
         Self {
             server,
+            is_alone,
             refuses_new: false,
             connections: BTreeMap::new(),
             by_remote: BTreeMap::new(),
@@ -149,14 +168,14 @@ impl Udp {
         }
     }
 
-    /// Whether every datagram is a message: nothing else can be carried by this socket.
-    pub(super) fn is_server(&self) -> bool {
-        self.server.is_some()
+    /// Whether nothing else can be carried by this socket.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_alone
     }
 
     /// Whether a datagram from there is a message.
     pub(super) fn wants(&self, remote: SocketAddr) -> bool {
-        self.is_server() || self.by_remote.contains_key(&remote)
+        self.server.is_some() || self.by_remote.contains_key(&remote)
     }
 
     pub(super) fn stop_listening(&mut self) {
@@ -175,7 +194,19 @@ impl Udp {
                  be told apart"
             )));
         }
-        Ok(self.insert(Connection::new(now, remote, &config.transport, Event::Connected)))
+        let connection = Connection::new(now, remote, &config.transport, true, self.is_alone);
+        Ok(self.insert(connection))
+    }
+
+    /// Nobody listens there: a client's connection has no server.
+    pub(super) fn handle_closed_port(&mut self, remote: SocketAddr) {
+        let Some(&id) = self.by_remote.get(&remote) else { return };
+        if let Some(connection) = self.connections.get_mut(&id)
+            && connection.is_client
+        {
+            connection.end(CloseReason::Refused);
+            self.dirty.insert(id);
+        }
     }
 
     fn insert(&mut self, connection: Connection) -> u64 {
@@ -194,7 +225,7 @@ impl Udp {
                 if !self.refuses_new && self.connections.len() < server.max_peers =>
             {
                 let peer =
-                    Connection::new(now, datagram.remote, &server.transport, Event::Accepted);
+                    Connection::new(now, datagram.remote, &server.transport, false, self.is_alone);
                 self.insert(peer)
             }
             (None, _) => {
@@ -407,14 +438,25 @@ mod tests {
         ([127, 0, 0, 1], port).into()
     }
 
+    fn client() -> ClientConfig {
+        ClientConfig {
+            trust: bats_proto::PeerTrust::DangerousAcceptAny,
+            identity: None,
+            transport: TransportConfig::default().into(),
+        }
+    }
+
     fn server(max_connections: usize) -> Udp {
         let identity = bats_proto::Identity { certificate_chain: vec![], private_key: vec![] };
-        Udp::new(Some(&ServerConfig {
-            identity,
-            transport: TransportConfig::default().into(),
-            retry_threshold: 0,
-            max_connections,
-        }))
+        Udp::new(
+            Some(&ServerConfig {
+                identity,
+                transport: TransportConfig::default().into(),
+                retry_threshold: 0,
+                max_connections,
+            }),
+            false,
+        )
     }
 
     fn hand(udp: &mut Udp, port: u16, payload: &[u8]) {
@@ -454,6 +496,46 @@ mod tests {
         (0..13).for_each(|id| udp.close(id));
         events(&mut udp, at(0));
         assert_eq!((udp.held, udp.connection_count()), (0, 0));
+    }
+
+    #[test]
+    fn a_message_has_the_length_that_the_socket_can_send() {
+        for (is_alone, limit) in [(false, 1_472), (true, 65_507)] {
+            let mut udp = Udp::new(None, is_alone);
+            let id = udp.connect(at(0), remote(1), &client()).unwrap();
+            udp.send(at(0), id, vec![0; limit].into(), None).unwrap();
+            let beyond = udp.send(at(0), id, vec![0; limit + 1].into(), None);
+            assert_eq!(beyond, Err(SendError::TooLarge { size: limit + 1, limit }));
+        }
+    }
+
+    #[test]
+    fn messages_wait_up_to_the_queues_octets() {
+        let mut udp = Udp::new(None, true);
+        let id = udp.connect(at(0), remote(1), &client()).unwrap();
+        let message = Bytes::from(vec![0; (SEND_QUEUE / 32) - DATAGRAM_COST]);
+        for _ in 0..32 {
+            udp.send(at(0), id, message.clone(), None).unwrap();
+        }
+        assert_eq!(udp.send(at(0), id, Bytes::new(), None), Err(SendError::Blocked(Bytes::new())));
+        let found = events(&mut udp, at(0));
+        assert!(found.contains(&(id, Event::Writable)), "{found:?}");
+        udp.send(at(0), id, message, None).unwrap();
+    }
+
+    #[test]
+    fn a_closed_port_ends_a_clients_connection_and_no_servers() {
+        let mut udp = Udp::new(None, true);
+        let id = udp.connect(at(0), remote(1), &client()).unwrap();
+        udp.handle_closed_port(remote(2));
+        assert_eq!(events(&mut udp, at(0)), [(id, Event::Connected)]);
+        udp.handle_closed_port(remote(1));
+        assert_eq!(events(&mut udp, at(0)), [(id, Event::Closed(CloseReason::Refused))]);
+        assert_eq!(udp.connection_count(), 0);
+        let mut udp = server(2);
+        hand(&mut udp, 1, b"x");
+        udp.handle_closed_port(remote(1));
+        assert_eq!(udp.connection_count(), 1);
     }
 
     #[test]

@@ -4,8 +4,10 @@ mod alarm;
 mod marks;
 mod poller;
 mod socket;
+mod unreachable;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
@@ -73,6 +75,8 @@ struct Driver<'a> {
     socket: &'a Socket,
     incoming: ReceiveBuffers,
     outgoing: Bursts,
+    /// Where nobody listens, as the system said.
+    closed_ports: Vec<SocketAddr>,
     /// Whom to wake once the lock is free.
     due: Vec<Waker>,
 }
@@ -94,12 +98,15 @@ impl<'a> Driver<'a> {
             socket,
             incoming: ReceiveBuffers::new(socket),
             outgoing: Bursts::new(),
+            closed_ports: Vec::new(),
             due: Vec::new(),
         }
     }
 
     fn run(&mut self) -> io::Result<()> {
         loop {
+            // Errors first: while one is pending, the next call would fail by it.
+            self.closed_ports = self.socket.closed_ports();
             let received = self.socket.receive(&mut self.incoming)?;
             let next = self.turn();
             self.due.drain(..).for_each(Waker::wake);
@@ -124,6 +131,10 @@ impl<'a> Driver<'a> {
     fn turn(&mut self) -> Next {
         let clock = &self.shared.clock;
         let mut core = self.shared.lock();
+        // Before anything else, as the answer to what was sent earlier.
+        for closed in self.closed_ports.drain(..) {
+            core.endpoint.handle_closed_port(closed);
+        }
         for datagram in self.incoming.drain() {
             core.endpoint.handle(clock.now(), Input::Datagram(datagram));
         }

@@ -41,6 +41,8 @@ pub(crate) struct Socket {
     is_ipv6: bool,
     /// The mark of each datagram beside its ECN bits.
     dscp: u8,
+    /// For plain datagrams alone: long ones go in fragments, and closed ports are heard of.
+    is_plain: bool,
 }
 
 impl Socket {
@@ -67,7 +69,21 @@ impl Socket {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         enlarge_buffers(&socket);
         disable_timestamps(&socket);
-        Ok(Self { socket, state, is_ipv6, dscp: 0 })
+        Ok(Self { socket, state, is_ipv6, dscp: 0, is_plain: false })
+    }
+
+    /// Makes it a socket for plain datagrams alone: long ones go in fragments, and closed ports are
+    /// told of.
+    pub(crate) fn make_plain(&mut self) -> io::Result<()> {
+        super::unreachable::prepare(&self.socket, self.is_ipv6)?;
+        self.is_plain = true;
+        Ok(())
+    }
+
+    /// Where nobody listens, as the system has heard since the last time. Only of sockets for plain
+    /// datagrams.
+    pub(crate) fn closed_ports(&self) -> Vec<SocketAddr> {
+        if self.is_plain { super::unreachable::closed_ports(&self.socket) } else { Vec::new() }
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -133,7 +149,13 @@ impl Socket {
                     .then_some(transmit.segment_size),
                 src_ip: transmit.local_ip.map(|ip| self.map_ip(ip)),
             };
-            match self.send_datagrams(&datagrams) {
+            let send = || self.send_datagrams(&datagrams);
+            let result = match send() {
+                // News of an earlier datagram, perhaps of another peer: this one did not leave.
+                Err(error) if self.is_plain && error.kind() != io::ErrorKind::WouldBlock => send(),
+                other => other,
+            };
+            match result {
                 Ok(()) => sent += contents.len(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err((sent, error)),
@@ -210,7 +232,19 @@ fn is_transient(error: &io::Error) -> bool {
         || error.raw_os_error().is_some_and(|code| {
             let code = rustix::io::Errno::from_raw_os_error(code);
             use rustix::io::Errno;
-            matches!(code, Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN)
+            matches!(
+                code,
+                Errno::HOSTUNREACH
+                    | Errno::NETUNREACH
+                    | Errno::NETDOWN
+                    | Errno::HOSTDOWN
+                    | Errno::PROTO
+                    | Errno::NOPROTOOPT
+                    | Errno::MSGSIZE
+                    | Errno::OPNOTSUPP
+                    | Errno::ACCESS
+                    | Errno::PERM
+            )
         })
 }
 

@@ -68,6 +68,11 @@ struct Counters {
 
 impl Datagrams {
     pub(super) fn new(config: &TransportConfig, quic: &mut quinn_proto::Connection) -> Self {
+        Self::with_room(config, quic.datagrams().send_buffer_space())
+    }
+
+    /// With the room that QUIC has while it holds nothing.
+    fn with_room(config: &TransportConfig, empty: usize) -> Self {
         Self {
             outgoing: VecDeque::new(),
             queued: 0,
@@ -78,7 +83,7 @@ impl Datagrams {
             receive_budget: config.receive_budget.max(LEAST_RECEIVED),
             max_message: config.max_message_size,
             longest: None,
-            empty: quic.datagrams().send_buffer_space(),
+            empty,
             is_all_below_sent: true,
             is_full: false,
             was_refused: false,
@@ -211,21 +216,25 @@ impl Datagrams {
     /// Takes what has arrived. The oldest make room for new ones.
     pub(super) fn read(&mut self, quic: &mut quinn_proto::Connection) {
         while let Some(message) = quic.datagrams().recv() {
-            if message.len() > self.max_message {
-                self.counters.overflowed += 1;
-                continue;
-            }
-            self.held += message.len() + MESSAGE_COST;
-            // A copy: the datagram would keep the packet's whole buffer, which nobody has counted.
-            self.incoming.push_back(Bytes::copy_from_slice(&message));
-            while self.held > self.receive_budget
-                && let Some(oldest) = self.incoming.pop_front()
-            {
-                self.held -= oldest.len() + MESSAGE_COST;
-                self.counters.overflowed += 1;
-            }
-            self.due.readable = true;
+            self.hold(&message);
         }
+    }
+
+    fn hold(&mut self, message: &[u8]) {
+        if message.len() > self.max_message {
+            self.counters.overflowed += 1;
+            return;
+        }
+        self.held += message.len() + MESSAGE_COST;
+        // A copy: the datagram would keep the packet's whole buffer, which nobody has counted.
+        self.incoming.push_back(Bytes::copy_from_slice(message));
+        while self.held > self.receive_budget
+            && let Some(oldest) = self.incoming.pop_front()
+        {
+            self.held -= oldest.len() + MESSAGE_COST;
+            self.counters.overflowed += 1;
+        }
+        self.due.readable = true;
     }
 
     pub(super) fn recv(&mut self) -> Option<Bytes> {
@@ -266,5 +275,35 @@ impl Datagrams {
         stats.messages_lost += self.counters.overflowed;
         stats.send_buffer_bytes += self.queued as u64;
         stats.receive_buffer_bytes += self.held as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_the_application_is_bounded_and_the_oldest_make_room() {
+        let config = TransportConfig {
+            receive_budget: LEAST_RECEIVED,
+            max_message_size: 1_000,
+            ..TransportConfig::default()
+        };
+        let mut datagrams = Datagrams::with_room(&config, 0);
+        // So many fit to the octet.
+        let len = 1_024 - MESSAGE_COST;
+        for number in 0..64 {
+            datagrams.hold(&vec![number; len]);
+        }
+        assert_eq!((datagrams.held, datagrams.counters.overflowed), (LEAST_RECEIVED, 0));
+        datagrams.hold(&[]);
+        assert_eq!((datagrams.counters.overflowed, datagrams.incoming.len()), (1, 64));
+        assert_eq!(datagrams.recv().unwrap(), vec![1; len], "the oldest has made room");
+        datagrams.hold(&[7; 1_000]);
+        assert_eq!(datagrams.counters.overflowed, 1);
+        datagrams.hold(&[7; 1_001]);
+        assert_eq!(datagrams.counters.overflowed, 2);
+        while datagrams.recv().is_some() {}
+        assert_eq!(datagrams.held, 0);
     }
 }

@@ -1,9 +1,6 @@
 //! What carries the messages of an established connection.
 
-pub(crate) mod udp;
-
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -54,8 +51,9 @@ impl From<CloseReason> for Loss {
     fn from(reason: CloseReason) -> Self {
         let how = match &reason {
             CloseReason::Local => How::Here,
-            // Over TCP a peer that goes without a word is seen to go.
-            CloseReason::Peer { .. } | CloseReason::Lost(_) => How::Peer,
+            // Over TCP a peer that goes without a word is seen to go, and over UDP the system may
+            // say that there is nobody.
+            CloseReason::Peer { .. } | CloseReason::Lost(_) | CloseReason::Refused => How::Peer,
             CloseReason::IdleTimeout(_) => How::Idle,
             CloseReason::HandshakeTimeout => How::TimedOut,
             _ => How::Broken,
@@ -83,146 +81,102 @@ fn refusal(error: SendError) -> Refusal {
 
 /// An established connection of one of the modes.
 #[derive(Clone)]
-pub(crate) enum Link {
-    /// All modes but 11.
-    Bats(openbats::Connection),
-    Udp(Arc<udp::Udp>),
-}
+pub(crate) struct Link(openbats::Connection);
 
 impl Link {
+    pub(crate) fn new(connection: openbats::Connection) -> Self {
+        Self(connection)
+    }
+
     pub(crate) fn try_send(
         &self,
         message: &[u8],
         deadline: Option<Duration>,
     ) -> Result<(), Refusal> {
-        match self {
-            Self::Bats(connection) => {
-                let message = Bytes::copy_from_slice(message);
-                match deadline {
-                    Some(deadline) => connection.try_send_within(message, deadline),
-                    None => connection.try_send(message),
-                }
-                .map_err(refusal)
-            }
-            // It leaves now or never.
-            Self::Udp(udp) => udp.try_send(message),
+        let message = Bytes::copy_from_slice(message);
+        match deadline {
+            Some(deadline) => self.0.try_send_within(message, deadline),
+            None => self.0.try_send(message),
         }
+        .map_err(refusal)
     }
 
     /// Sends when there is room.
     pub(crate) async fn send(&self, message: Bytes) -> Result<(), Failure> {
-        match self {
-            Self::Bats(connection) => {
-                connection.send(message).await.map_err(|error| match refusal(error) {
-                    Refusal::Failed(failure) => failure,
-                    Refusal::Full => Failure::new(Code::SendFailed, "no room"),
-                })
-            }
-            Self::Udp(_) => Err(Failure::new(Code::SendFailed, "not a reliable mode")),
-        }
+        self.0.send(message).await.map_err(|error| match refusal(error) {
+            Refusal::Failed(failure) => failure,
+            Refusal::Full => Failure::new(Code::SendFailed, "no room"),
+        })
     }
 
     /// Whether what is sent arrives, and the sender learns that it has.
     pub(crate) fn is_reliable(&self) -> bool {
-        match self {
-            Self::Bats(connection) => connection.is_reliable(),
-            Self::Udp(_) => false,
-        }
+        self.0.is_reliable()
     }
 
     pub(crate) fn is_compressed(&self) -> bool {
-        match self {
-            Self::Bats(connection) => connection.is_compressed(),
-            Self::Udp(_) => false,
-        }
+        self.0.is_compressed()
     }
 
     pub(crate) async fn recv(&self) -> Incoming {
-        match self {
-            Self::Bats(connection) => match connection.recv().await {
-                Ok(Some(message)) => Incoming::Message(message),
-                Ok(None) => Incoming::Finished,
-                Err(RecvError::Closed(reason)) => Incoming::Lost(reason.into()),
-                Err(error) => Incoming::Lost(Loss { how: How::Broken, text: error.to_string() }),
-            },
-            Self::Udp(udp) => udp.recv().await,
+        match self.0.recv().await {
+            Ok(Some(message)) => Incoming::Message(message),
+            Ok(None) => Incoming::Finished,
+            Err(RecvError::Closed(reason)) => Incoming::Lost(reason.into()),
+            Err(error) => Incoming::Lost(Loss { how: How::Broken, text: error.to_string() }),
         }
     }
 
     /// A message that is there already.
     pub(crate) fn try_recv(&self) -> Option<Bytes> {
-        match self {
-            Self::Bats(connection) => connection.try_recv(),
-            Self::Udp(udp) => udp.try_recv(),
-        }
+        self.0.try_recv()
     }
 
     /// Done when there is room after a refusal, or no hope of it.
     pub(crate) async fn writable(&self) {
-        match self {
-            Self::Bats(connection) => drop(connection.writable().await),
-            Self::Udp(udp) => udp.writable().await,
-        }
+        let _ = self.0.writable().await;
     }
 
     /// Done when the peer has everything; `false` if it will not get it.
     pub(crate) async fn flush(&self) -> bool {
-        match self {
-            Self::Bats(connection) => connection.flush().await.is_ok(),
-            Self::Udp(_) => true,
-        }
+        self.0.flush().await.is_ok()
     }
 
     /// Says that no more follows and waits until the peer has everything.
     pub(crate) async fn finish(&self) {
-        match self {
-            Self::Bats(connection) => drop(connection.finish().await),
-            Self::Udp(_) => {}
-        }
+        let _ = self.0.finish().await;
     }
 
     pub(crate) fn close(&self) {
-        match self {
-            Self::Bats(connection) => connection.close(0, ""),
-            Self::Udp(udp) => udp.close(),
-        }
+        self.0.close(0, "");
     }
 
     /// Whether the connection has ended by itself.
     pub(crate) fn has_ended(&self) -> bool {
-        match self {
-            Self::Bats(connection) => connection.close_reason().is_some(),
-            Self::Udp(udp) => udp.has_ended(),
-        }
+        self.0.close_reason().is_some()
     }
 
     pub(crate) fn stats(&self) -> ConnectionStats {
-        match self {
-            Self::Bats(connection) => connection.stats(),
-            Self::Udp(udp) => udp.stats(),
-        }
+        self.0.stats()
     }
 
     pub(crate) fn remote(&self) -> SocketAddr {
-        match self {
-            Self::Bats(connection) => connection.remote_addr(),
-            Self::Udp(udp) => udp.remote,
-        }
+        self.0.remote_addr()
     }
 
     /// The best size of one message now.
     pub(crate) fn ideal_length(&self) -> u32 {
-        match self {
-            Self::Bats(connection) if connection.mode() == Mode::Tcp => MOST_IDEAL,
+        match self.0.mode() {
+            Mode::Tcp => MOST_IDEAL,
             // A datagram of QUIC holds no more.
-            Self::Bats(connection)
-                if connection.mode() == Mode::Quic && !connection.is_reliable() =>
-            {
-                let longest = connection.longest_message().and_then(|len| u32::try_from(len).ok());
+            Mode::Quic if !self.0.is_reliable() => {
+                let longest = self.0.longest_message().and_then(|len| u32::try_from(len).ok());
                 longest.unwrap_or(LEAST_DATAGRAM).clamp(LEAST_DATAGRAM, MOST_IDEAL)
             }
-            Self::Bats(connection) => ideal_length(connection.stats().path_mtu),
-            Self::Udp(udp) => udp.ideal_length(),
+            // What passes an Ethernet without being cut.
+            Mode::Udp if self.0.remote_addr().is_ipv4() => 1_472,
+            Mode::Udp => 1_452,
+            _ => ideal_length(self.0.stats().path_mtu),
         }
     }
 }

@@ -1,0 +1,133 @@
+//! The Debian packages.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::kit::*;
+
+#[test]
+fn debian_packages_hold_what_a_program_needs() {
+    if !have("dpkg-deb", "the Debian packages") {
+        return;
+    }
+    // Programs of other packages: cargo builds them if it builds the tests of all.
+    let tools = archive().parent().unwrap().to_owned();
+    let tools = if tools.ends_with("deps") { tools.parent().unwrap().to_owned() } else { tools };
+    if !["bats_iperf", "batslab", "bats-sim"].iter().all(|tool| tools.join(tool).exists()) {
+        say("SKIPPED the Debian packages: the tools are not built; cargo test --workspace does");
+        return;
+    }
+    let output = scratch().join("deb");
+    let root = scratch().join("deb-root");
+    for directory in [&output, &root] {
+        let _ = std::fs::remove_dir_all(directory);
+    }
+    run(Command::new(here().join("package-deb"))
+        .arg(&output)
+        .arg("--archive")
+        .arg(archive())
+        .arg("--tools")
+        .arg(tools)
+        .env("DPKG_DEB_COMPRESSOR_TYPE", "gzip")
+        .env("DPKG_DEB_COMPRESSOR_LEVEL", "1"));
+    let mut packages: Vec<_> =
+        std::fs::read_dir(&output).unwrap().map(|entry| entry.unwrap().path()).collect();
+    packages.sort();
+    assert_eq!(packages.len(), 3, "{packages:?}");
+    for (package, name) in
+        packages.iter().zip(["libopenbats-dev", "libopenbats0", "openbats-tools"])
+    {
+        let field = run(Command::new("dpkg-deb").arg("-f").arg(package).arg("Package"));
+        assert_eq!(text(&field).trim(), name);
+        run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&root));
+        let papers = root.join("usr/share/doc").join(name);
+        let copyright = std::fs::read_to_string(papers.join("copyright")).unwrap();
+        for part in ["License: MIT or Apache-2.0", "Permission is hereby granted", "Apache-2.0\n"] {
+            assert!(copyright.contains(part), "{name}: no '{part}' in:\n{copyright}");
+        }
+        assert!(!copyright.contains("\n\n\n") && !copyright.contains("\nTHE SOFTWARE"));
+        let others = run(Command::new("gzip").arg("-dc").arg(papers.join("THIRD-PARTY.gz")));
+        let others = text(&others);
+        for part in ["  zstd-sys ", "  rustls ", "  bytes ", "Copyright (c) Meta Platforms"] {
+            assert!(others.contains(part), "{name}: no '{part}' in the licences of others");
+        }
+        assert!(!others.contains("  bats-proto "), "{name}: ours is not another's");
+        let notice = std::fs::read_to_string(papers.join("NOTICE")).unwrap();
+        assert_eq!(notice, std::fs::read_to_string(here().join("../../NOTICE")).unwrap());
+    }
+    let dependencies = scratch().join("deb-control");
+    let _ = std::fs::remove_dir_all(&dependencies);
+    run(Command::new("dpkg-deb").arg("-e").arg(&packages[1]).arg(&dependencies));
+    let shlibs = std::fs::read_to_string(dependencies.join("shlibs")).unwrap();
+    assert_eq!(shlibs.split(' ').take(3).collect::<Vec<_>>(), ["libopenbats", "0", "libopenbats0"]);
+    let symbols = std::fs::read_to_string(dependencies.join("symbols")).unwrap();
+    assert!(symbols.starts_with("libopenbats.so.0 libopenbats0 #MINVER#\n"), "{symbols}");
+    assert!(symbols.contains("\n bats_context_create@OPENBATS_0 0.1.0\n"), "{symbols}");
+    // As installed, but below a directory of its own.
+    let library = std::fs::read_dir(root.join("usr/lib")).unwrap().next().unwrap().unwrap().path();
+    let program = scratch().join("deb-program");
+    let mut command = Command::new("gcc");
+    command.args(["-std=c11", "-D_POSIX_C_SOURCE=200809L"]);
+    command.arg("-I").arg(root.join("usr/include/openbats"));
+    command.arg(here().join("examples/c/echo.c")).arg("-o").arg(&program);
+    command.arg("-L").arg(&library).arg("-lopenbats");
+    run(command.arg(format!("-Wl,-rpath,{}", library.display())));
+    assert!(run_program(&program, &[]).contains("3 messages came back"));
+    the_tools_are_there(&root);
+}
+
+/// What `openbats-tools` puts into a system: programs that run, their pages and completions.
+fn the_tools_are_there(root: &Path) {
+    let usr = root.join("usr");
+    for (tool, option) in
+        [("bats_iperf", "--fingerprint"), ("batslab", "demo"), ("bats-sim", "matrix")]
+    {
+        let said = text(&run(Command::new(usr.join("bin").join(tool)).arg("--version")));
+        assert!(said.contains(env!("CARGO_PKG_VERSION")), "{tool}: {said}");
+        for completions in [
+            format!("share/bash-completion/completions/{tool}"),
+            format!("share/fish/vendor_completions.d/{tool}.fish"),
+            format!("share/zsh/vendor-completions/_{tool}"),
+        ] {
+            let text = std::fs::read_to_string(usr.join(&completions)).unwrap();
+            assert!(text.contains(option.trim_start_matches('-')), "{completions}");
+        }
+        let page = usr.join(format!("share/man/man1/{tool}.1.gz"));
+        let page = text(&run(Command::new("gzip").arg("-dc").arg(page))).replace("\\-", "-");
+        assert!(page.starts_with(".ie") || page.contains(".TH"), "{tool}");
+        assert!(page.contains(option), "{tool}");
+    }
+    assert!(usr.join("share/man/man1/batslab-demo.1.gz").exists());
+    // They do what they are for, without anything else of ours.
+    let mut command = Command::new(usr.join("bin/bats-sim"));
+    command.args(["run", "--loss", "5", "--delay", "10", "--rate", "20", "--seconds", "3"]);
+    assert!(!text(&run(&mut command)).is_empty());
+    let cases = text(&run(Command::new(usr.join("bin/batslab")).arg("cases")));
+    assert!(cases.contains("smoke"), "{cases}");
+    iperf_runs(&usr.join("bin/bats_iperf"));
+}
+
+/// A server for one client, and the client.
+fn iperf_runs(program: &Path) {
+    let port = {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.local_addr().unwrap().port().to_string()
+    };
+    let mut server = Command::new(program);
+    server.args(["-s", "-1", "-B", "127.0.0.1", "-p", &port]);
+    let mut server = server.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let mut said = None;
+    for _ in 0..50 {
+        let mut client = Command::new(program);
+        client.args(["-c", "127.0.0.1", "-p", &port, "-n", "2M"]);
+        let output = client.output().unwrap();
+        if output.status.success() {
+            said = Some(text(&output));
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let _ = server.kill();
+    let _ = server.wait();
+    assert!(said.expect("the client gets through").contains("receiver"));
+}

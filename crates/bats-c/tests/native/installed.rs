@@ -1,0 +1,194 @@
+//! What is installed: libraries, headers, packages for pkg-config and CMake.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use crate::kit::*;
+
+/// A program as the original's users have it, in both spellings of the include path.
+#[test]
+fn the_link_lines_of_the_original_work() {
+    let prefix = prefix();
+    let main = "int main() {\n  IOContext context;\n  BatsConfiguration config;\n  \
+                config.SetMode(TransMode::BRTP);\n  BatsProtocol protocol(context, config);\n  \
+                protocol.StopConnection(nullptr);\n  octetVec data{1};\n  \
+                assert(data.size() == 1);\n  return TRANSPARENT;\n}\n";
+    for (number, (include, header)) in
+        [(".", "include/cpp/bats_protocol.h"), ("include/cpp", "bats_protocol.h")]
+            .into_iter()
+            .enumerate()
+    {
+        let source = scratch().join(format!("original{number}.cpp"));
+        std::fs::write(&source, format!("#include \"{header}\"\n{main}")).unwrap();
+        let program = scratch().join(format!("original{number}"));
+        let mut command = Command::new("g++");
+        command.arg("-std=c++17").arg("-I").arg(prefix.join(include)).arg(&source);
+        command.arg(prefix.join("lib/libbats_protocol_library.a")).args(["-lpthread", "-ldl"]);
+        run(command.arg("-o").arg(&program));
+        run(&mut Command::new(&program));
+        // Nothing of ours is needed at run time.
+        let needed = text(&run(Command::new("readelf").arg("-d").arg(&program)));
+        assert!(!needed.contains("libopenbats"), "{needed}");
+    }
+}
+
+#[test]
+fn a_pkg_config_consumer_builds_and_runs() {
+    if !have("pkg-config", "the consumer that uses pkg-config") {
+        return;
+    }
+    let prefix = prefix();
+    let source = scratch().join("consumer.c");
+    let main = "#include <c_bats_api.h>\n#include <openbats.h>\n#include <stdio.h>\n\
+                int main(void) { puts(openbats_version()); return 0; }\n";
+    std::fs::write(&source, main).unwrap();
+    let flags = |options: &[&str]| {
+        let mut command = Command::new("pkg-config");
+        command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        text(&run(command.args(options).arg("openbats")))
+    };
+    let shared = flags(&["--cflags", "--libs"]);
+    let fixed =
+        flags(&["--cflags", "--libs", "--static"]).replace("-lopenbats", "-l:libopenbats.a");
+    for (name, flags) in [("consumer-shared", shared), ("consumer-static", fixed)] {
+        let program = scratch().join(name);
+        let mut command = Command::new("gcc");
+        command.arg(&source).arg("-o").arg(&program).args(flags.split_whitespace());
+        run(command.arg(format!("-Wl,-rpath,{}", prefix.join("lib").display())));
+        let said = text(&run(&mut Command::new(&program)));
+        assert_eq!(said.trim(), env!("CARGO_PKG_VERSION"));
+    }
+}
+
+#[test]
+fn a_cmake_consumer_builds_and_runs() {
+    if !have("cmake", "the consumer that uses CMake") {
+        return;
+    }
+    let project = scratch().join("cmake");
+    let _ = std::fs::remove_dir_all(&project);
+    std::fs::create_dir_all(&project).unwrap();
+    let lists = "cmake_minimum_required(VERSION 3.13)\nproject(consumer CXX)\n\
+                 set(CMAKE_CXX_STANDARD 17)\n\
+                 find_package(bats 0.1 CONFIG REQUIRED)\nfind_package(openbats CONFIG REQUIRED)\n\
+                 add_executable(shared main.cpp)\ntarget_link_libraries(shared bats::protocol)\n\
+                 add_executable(fixed main.cpp)\n\
+                 target_link_libraries(fixed bats::protocol_static)\n";
+    std::fs::write(project.join("CMakeLists.txt"), lists).unwrap();
+    let main = "#include \"include/cpp/bats_protocol.h\"\n#include <iostream>\n\
+                int main() { BatsConfiguration config; std::cout << config << std::endl; }\n";
+    std::fs::write(project.join("main.cpp"), main).unwrap();
+    let build = project.join("build");
+    let mut command = Command::new("cmake");
+    command.arg("-S").arg(&project).arg("-B").arg(&build);
+    run(command.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix().display())));
+    run(Command::new("cmake").arg("--build").arg(&build));
+    for program in ["shared", "fixed"] {
+        let said = text(&run(&mut Command::new(build.join(program))));
+        assert!(said.starts_with("mode 0 (BTP)"), "{said}");
+    }
+}
+
+/// Names of functions that the headers declare.
+pub(crate) fn declared() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for header in ["c_bats_api.h", "openbats.h"] {
+        let text = std::fs::read_to_string(here().join("include/c").join(header)).unwrap();
+        for (place, _) in text.match_indices('(') {
+            let name: String = {
+                let back = text[..place].chars().rev();
+                let name: Vec<char> =
+                    back.take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+                name.into_iter().rev().collect()
+            };
+            if name.starts_with("bats_") || name.starts_with("openbats_") {
+                names.insert(name);
+            }
+        }
+    }
+    // Mentioned in a comment of openbats.h with parentheses, or declared: both are functions.
+    names
+}
+
+#[test]
+fn the_library_exports_what_the_headers_declare_and_nothing_else() {
+    let library = prefix().join("lib/libopenbats.so");
+    let dynamic = text(&run(Command::new("readelf").arg("-dW").arg(&library)));
+    assert!(dynamic.contains("Library soname: [libopenbats.so.0]"), "{dynamic}");
+    let symbols = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
+    let mut exported = BTreeSet::new();
+    for line in text(&symbols).lines() {
+        let symbol = line.rsplit(' ').next().unwrap();
+        if symbol != "OPENBATS_0" {
+            let name = symbol.strip_suffix("@@OPENBATS_0");
+            exported.insert(name.unwrap_or_else(|| panic!("{symbol} has no version")).to_owned());
+        }
+    }
+    assert!(exported.len() > 40);
+    // What Debian's tools know the library's programs by.
+    let list = std::fs::read_to_string(here().join("libopenbats0.symbols")).unwrap();
+    let listed = list.lines().skip(1).map(|line| line.trim().split_once('@').unwrap().0.to_owned());
+    let mut with_version = exported.clone();
+    with_version.insert("OPENBATS_0".to_owned());
+    assert_eq!(listed.collect::<BTreeSet<_>>(), with_version);
+    assert_eq!(exported, declared());
+}
+
+/// A program with a zstd of its own, and one with functions of the library's inner names.
+#[test]
+fn the_static_library_shows_its_interface_only() {
+    let archive = prefix().join("lib/libopenbats.a");
+    let symbols = run(Command::new("nm").args(["--extern-only", "--defined-only"]).arg(&archive));
+    let shown: BTreeSet<_> = text(&symbols)
+        .lines()
+        .filter_map(|line| line.split_once(' ')?.1.split_once(' ').map(|(_, name)| name.to_owned()))
+        .collect();
+    assert_eq!(shown, declared());
+    let source = scratch().join("own-zstd.c");
+    let main = "#include <openbats.h>\n#include <c_bats_api.h>\n#include <stdio.h>\n\
+                static int asked;\n\
+                unsigned ZSTD_versionNumber(void) { ++asked; return 7; }\n\
+                size_t ZSTD_compress(void) { ++asked; return 0; }\n\
+                void *ZSTD_createCCtx(void) { ++asked; return NULL; }\n\
+                size_t ZSTD_compress2(void) { ++asked; return 0; }\n\
+                int ZSTD_isError(size_t code) { ++asked; return code != 0; }\n\
+                void rust_eh_personality(void) {}\n\
+                int main(void) {\n  bats_context_handle_t context = bats_context_create();\n  \
+                bats_context_destroy(context);\n  \
+                return context != NULL && ZSTD_versionNumber() == 7 && asked == 1 ? 0 : 1;\n}\n";
+    std::fs::write(&source, main).unwrap();
+    let program = scratch().join("own-zstd");
+    let mut command = Command::new("gcc");
+    command.arg("-I").arg(prefix().join("include/c")).arg("-o").arg(&program);
+    command.arg(&source).arg(&archive).args(["-lpthread", "-ldl", "-lm"]);
+    run(&mut command);
+    run(&mut Command::new(&program));
+}
+
+#[test]
+fn a_shared_prefix_and_a_package_directory_are_served() {
+    let destination = scratch().join("destination");
+    let _ = std::fs::remove_dir_all(&destination);
+    let mut command = Command::new(here().join("install-sdk"));
+    command.arg("--archive").arg(archive()).args(["--prefix", "/usr", "--layout", "system"]);
+    command.args(["--libdir", "lib/x86_64-linux-gnu", "--destdir"]).arg(&destination);
+    run(&mut command);
+    for file in [
+        "include/openbats/include/cpp/bats_protocol.h",
+        "include/openbats/include/c/c_bats_api.h",
+        "lib/x86_64-linux-gnu/libopenbats.so.0",
+        "lib/x86_64-linux-gnu/libopenbats.a",
+        "lib/x86_64-linux-gnu/cmake/bats/bats-config.cmake",
+    ] {
+        assert!(destination.join("usr").join(file).exists(), "{file}");
+    }
+    let package = destination.join("usr/lib/x86_64-linux-gnu/pkgconfig/openbats.pc");
+    let package = std::fs::read_to_string(package).unwrap();
+    assert!(package.contains("prefix=/usr\n"), "{package}");
+    let mut wrong = Command::new(here().join("install-sdk"));
+    assert!(!wrong.args(["--prefix", "relative"]).output().unwrap().status.success());
+    let mut wrong = Command::new(here().join("install-sdk"));
+    assert!(
+        !wrong.args(["--prefix", "/tmp/x", "--layout", "none"]).output().unwrap().status.success()
+    );
+}

@@ -1,0 +1,169 @@
+//! The test programs and the examples, plain and under tools that look for faults.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::kit::*;
+
+#[test]
+fn every_header_compiles_alone_with_every_compiler() {
+    let prefix = prefix();
+    let c = ["c_bats_types.h", "c_bats_api.h", "openbats.h"];
+    let cpp = ["bats_config.h", "bats_connection.h", "bats_iocontext.h", "bats_protocol.h"];
+    let c_and_cpp = [("gcc", "g++"), ("clang", "clang++")];
+    for (c_compiler, cpp_compiler) in c_and_cpp {
+        if !have(c_compiler, "headers") || !have(cpp_compiler, "headers") {
+            assert_ne!(c_compiler, "gcc", "the tests need gcc");
+            continue;
+        }
+        let check = |compiler: &str, options: &[&str], header: &str| {
+            let file = scratch().join(format!("alone-{compiler}-{}", header.replace('/', "-")));
+            std::fs::write(&file, format!("#include \"{header}\"\n")).unwrap();
+            let mut command = Command::new(compiler);
+            command.args(options).args(STRICT).arg("-fsyntax-only").arg("-I").arg(prefix);
+            run(command.arg(&file));
+        };
+        for header in c {
+            let header = format!("include/c/{header}");
+            check(c_compiler, &["-std=c11", "-xc"], &header);
+            check(cpp_compiler, &["-std=c++17", "-xc++"], &header);
+        }
+        for header in cpp {
+            for standard in ["-std=c++17", "-std=c++20"] {
+                let options = [standard, "-xc++", "-fno-exceptions", "-fno-rtti"];
+                check(cpp_compiler, &options, &format!("include/cpp/{header}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_contract_holds() {
+    let program = build("g++", "tests/programs/contract.cpp", "contract", &[]);
+    assert!(run_program(&program, &[]).contains("39 contract tests passed"));
+}
+
+#[test]
+fn the_contract_holds_under_address_sanitizer() {
+    let sanitizer = "-fsanitize=address,undefined";
+    let program = build("g++", "tests/programs/contract.cpp", "contract-asan", &[sanitizer]);
+    assert!(run_program(&program, &[]).contains("39 contract tests passed"));
+}
+
+#[test]
+fn the_contract_holds_under_thread_sanitizer() {
+    let program =
+        build("g++", "tests/programs/contract.cpp", "contract-tsan", &["-fsanitize=thread"]);
+    assert!(run_program(&program, &[]).contains("39 contract tests passed"));
+}
+
+#[test]
+fn options_beyond_the_original_do_what_they_say() {
+    for (name, option) in [
+        ("options", "-O2"),
+        ("options-asan", "-fsanitize=address,undefined"),
+        ("options-tsan", "-fsanitize=thread"),
+    ] {
+        let program = build("g++", "tests/programs/options.cpp", name, &[option]);
+        assert!(run_program(&program, &[]).contains("6 tests of options passed"), "{name}");
+    }
+}
+
+#[test]
+fn random_calls_from_eight_threads() {
+    let seconds = if is_long() { "60" } else { "3" };
+    for (name, option) in [
+        ("stress", "-O2"),
+        ("stress-asan", "-fsanitize=address,undefined"),
+        ("stress-tsan", "-fsanitize=thread"),
+    ] {
+        let program = build("g++", "tests/programs/stress.cpp", name, &[option]);
+        assert!(run_program(&program, &["8", seconds, "1"]).contains("calls"), "{name}");
+    }
+}
+
+/// Runs a test program under valgrind, which judges the library's code, too: an access that is wrong or
+/// a byte that nobody reaches any more ends it with an error.
+fn run_under_valgrind(program: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("valgrind");
+    command.args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--fair-sched=yes"]);
+    command.args(["--errors-for-leak-kinds=definite", "--show-leak-kinds=definite"]);
+    text(&run(command.arg(program).args(arguments)))
+}
+
+#[test]
+fn the_programs_run_under_valgrind() {
+    if !have("valgrind", "the programs under valgrind") {
+        return;
+    }
+    let program = build("gcc", "tests/programs/c_api.c", "c-api-valgrind", &[]);
+    assert!(run_under_valgrind(&program, &[]).contains("ok"));
+    // What does not live by the clock: deadlines of 200 ms are none there. All of it takes minutes.
+    let contract = build("g++", "tests/programs/contract.cpp", "contract-valgrind", &[]);
+    let mut parts = vec!["Swapped", "Dropped", "InItsOwn"];
+    if is_long() {
+        parts.extend(["EstablishedThen", "Files", "NothingIsLost", "NoCallbackAfter", "APolled"]);
+        let options = build("g++", "tests/programs/options.cpp", "options-valgrind", &[]);
+        let said = run_under_valgrind(&options, &["CompressionIsAgreed"]);
+        assert!(said.contains("1 tests of options passed"), "{said}");
+        let stress = build("g++", "tests/programs/stress.cpp", "stress-valgrind", &[]);
+        assert!(run_under_valgrind(&stress, &["4", "60", "1", "slow"]).contains("calls"));
+    }
+    for part in parts {
+        let said = run_under_valgrind(&contract, &[part]);
+        assert!(said.contains("contract tests passed"), "{part}: {said}");
+    }
+    let churn = build("g++", "tests/programs/churn.cpp", "churn-valgrind", &[]);
+    run_under_valgrind(&churn, &["7", "1"]);
+    for (compiler, language) in [("gcc", "c"), ("g++", "cpp")] {
+        let source = format!("examples/{language}/echo.{language}");
+        let program = build(compiler, &source, &format!("echo-{language}-valgrind"), &[]);
+        assert!(run_under_valgrind(&program, &[]).contains("3 messages came back"));
+    }
+}
+
+#[test]
+fn connections_leave_nothing_behind() {
+    let count = if is_long() { "10000" } else { "1000" };
+    let program = build("g++", "tests/programs/churn.cpp", "churn", &[]);
+    assert!(run_program(&program, &[count]).contains(&format!("{count} connections")));
+    let program =
+        build("g++", "tests/programs/churn.cpp", "churn-asan", &["-fsanitize=address,undefined"]);
+    run_program(&program, &["200"]);
+}
+
+#[test]
+fn the_c_interface_works_from_c11() {
+    for compiler in ["gcc", "clang"] {
+        if !have(compiler, "the C interface") {
+            assert_ne!(compiler, "gcc", "the tests need gcc");
+            continue;
+        }
+        let name = format!("c-api-{compiler}");
+        let program = build(compiler, "tests/programs/c_api.c", &name, &[]);
+        assert!(run_program(&program, &[]).contains("ok"));
+    }
+    let program = build("gcc", "tests/programs/c_api.c", "c-api-asan", &["-fsanitize=address"]);
+    run_program(&program, &[]);
+}
+
+#[test]
+fn the_examples_do_what_they_say() {
+    for (name, says) in [
+        ("echo", "3 messages came back"),
+        ("file", "8388608 bytes arrived"),
+        ("latency", "1000 rounds"),
+        ("throughput", "throughput: 100 MB"),
+    ] {
+        let source = format!("examples/cpp/{name}.cpp");
+        let program = build("g++", &source, &format!("example-{name}"), &["-fno-exceptions"]);
+        for mode in ["1", "10"] {
+            let said = run_program(&program, &[mode]);
+            assert!(said.contains(says), "{name}: {said}");
+        }
+        let source = format!("examples/c/{name}.c");
+        let program = build("gcc", &source, &format!("example-c-{name}"), &[]);
+        let said = run_program(&program, &[]);
+        assert!(said.contains(says), "{name} in C: {said}");
+    }
+}
