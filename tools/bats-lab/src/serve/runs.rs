@@ -13,11 +13,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::past::Past;
 use super::{Order, Refusal};
 use crate::config::load;
 use crate::config::tests_of::file_name;
 use crate::plan;
-use crate::result::folder;
 use crate::run::progress::LIVE;
 
 /// Most past runs that are listed.
@@ -27,6 +27,7 @@ const MOST: usize = 500;
 pub(super) struct Runs {
     results: PathBuf,
     started: Mutex<BTreeMap<String, Started>>,
+    past: Past,
 }
 
 /// A run that this server has started.
@@ -58,7 +59,7 @@ impl Started {
 
 impl Runs {
     pub(super) fn new(results: PathBuf) -> Self {
-        Self { results, started: Mutex::new(BTreeMap::new()) }
+        Self { results, started: Mutex::new(BTreeMap::new()), past: Past::default() }
     }
 
     fn started(&self) -> MutexGuard<'_, BTreeMap<String, Started>> {
@@ -148,7 +149,8 @@ impl Runs {
         Ok(name)
     }
 
-    /// All runs, the newest first.
+    /// All runs, the newest first. Files are read without the lock: who starts or stops a run does not
+    /// wait for them.
     pub(super) fn list(&self) -> Value {
         let mut names: Vec<String> = fs::read_dir(&self.results)
             .into_iter()
@@ -159,16 +161,23 @@ impl Runs {
             })
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
-        let started = self.started();
-        names.extend(started.keys().cloned());
+        let own: BTreeMap<String, (bool, Option<String>)> = self
+            .started()
+            .iter()
+            .map(|(name, run)| {
+                let words = run.ended.as_ref().map(|ended| ended.1.clone());
+                (name.clone(), (run.ended.is_none(), words))
+            })
+            .collect();
+        names.extend(own.keys().cloned());
         names.sort();
         names.dedup();
-        let list = names.iter().rev().take(MOST).map(|name| {
-            let own = started.get(name);
-            let running = own.is_some_and(|run| run.ended.is_none());
-            let error = own.and_then(|run| run.ended.as_ref()).map(|ended| ended.1.clone());
+        names.reverse();
+        names.truncate(MOST);
+        let list = names.iter().map(|name| {
+            let (running, error) = own.get(name).cloned().unwrap_or_default();
             let place = self.results.join(name);
-            let result = if running { None } else { folder::load(&place).ok() };
+            let result = if running { None } else { self.past.summary(name, &place) };
             json!({
                 "name": name,
                 "running": running,
@@ -180,7 +189,9 @@ impl Runs {
                 "report": place.join("report.html").exists().then(|| format!("/runs/{name}/report.html")),
             })
         });
-        list.collect()
+        let list = list.collect();
+        self.past.keep(&names);
+        list
     }
 
     /// Whether a run goes on.
