@@ -1,9 +1,11 @@
-//! Real hosts, reached by `ssh`. Whatever is started there is noted in a folder of its own, which is
-//! gone in the end together with what still runs.
+//! Real hosts, reached by `ssh`. A keeper on each makes a folder of its own, in which is noted whatever is
+//! started; the folder is gone in the end together with what still runs.
+
+mod keeper;
 
 use std::fs::File;
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -13,12 +15,15 @@ use crate::process::Guarded;
 use crate::protocol::programs::{BATS_IPERF, BATSLAB, find};
 use crate::settings::Link;
 use crate::state::{Home, Lab};
+use keeper::Keeper;
+
+/// Clocks may differ by so many seconds before somebody is told.
+const CLOCKS: f64 = 0.5;
 
 /// Hosts of a testbed; node N of a test is host N.
 pub(crate) struct SshGround {
-    hosts: Vec<Host>,
-    /// Folder on the hosts.
-    folder: String,
+    hosts: Vec<(Host, Mutex<Keeper>)>,
+    warnings: Vec<String>,
 }
 
 impl SshGround {
@@ -37,88 +42,87 @@ impl SshGround {
         if !case.events.is_empty() {
             bail!("`events` change emulated links, and the links of real hosts are what they are");
         }
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let folder = format!("/tmp/batslab-{}-{time}", std::process::id());
-        let ground = Self { hosts: hosts.to_vec(), folder };
-        let needed = programs(case);
-        for host in &ground.hosts {
-            ground.check(host, &needed)?;
+        let mut questions: Vec<String> =
+            programs(case).iter().map(|program| format!("program {program}")).collect();
+        questions.extend(controls(case).iter().map(|control| format!("congestion {control}")));
+        let mut ground = Self { hosts: Vec::new(), warnings: Vec::new() };
+        for host in hosts {
+            let keeper = ground.check(host, &questions)?;
+            ground.hosts.push((host.clone(), Mutex::new(keeper)));
         }
         Ok(ground)
     }
 
-    /// What has to be on a host, seen there.
-    fn check(&self, host: &Host, needed: &[&str]) -> Result<()> {
-        let mut script = format!("mkdir -p {} && uname -m", self.folder);
-        for program in needed {
-            script += &format!("; command -v {program} >/dev/null || echo missing {program}");
+    /// Begins on a host, and looks at what has to be there.
+    fn check(&mut self, host: &Host, questions: &[String]) -> Result<Keeper> {
+        let mut keeper = Keeper::begin(ssh(host), &host.ip)?;
+        if let Some(wanted) = host.arch.as_ref().filter(|wanted| **wanted != keeper.arch) {
+            bail!("{} is {}, not {wanted}", host.ip, keeper.arch);
         }
-        if let Some(interface) = &host.interface {
-            let quoted = quote(interface);
-            script +=
-                &format!("; test -e /sys/class/net/{quoted} || echo missing interface {quoted}");
-        }
-        let output =
-            self.ssh(host, &script).stdin(Stdio::null()).output().context("cannot run ssh")?;
-        if !output.status.success() {
-            let error = String::from_utf8_lossy(&output.stderr);
-            let last = error.lines().last().unwrap_or("it said nothing").trim().to_owned();
-            bail!("cannot log in to {}: {last}", host.ip);
-        }
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        if let Some(line) = text.lines().find(|line| line.starts_with("missing")) {
-            bail!("{}: {line}", host.ip);
-        }
-        let arch = text.lines().next().unwrap_or_default().trim();
-        if host.arch.as_deref().is_some_and(|wanted| wanted != arch) {
-            bail!("{} is {arch}, not {}", host.ip, host.arch.as_deref().unwrap_or_default());
-        }
-        Ok(())
-    }
-
-    fn ssh(&self, host: &Host, script: &str) -> Command {
-        let mut command = Command::new("ssh");
-        command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
-        if let Some(file) = &host.ssh_config {
-            command.arg("-F").arg(file);
-        }
-        if let Some(port) = host.port {
-            command.arg("-p").arg(port.to_string());
-        }
-        if let Some(key) = &host.key {
-            command.arg("-i").arg(key);
-        }
-        match &host.user {
-            Some(user) => command.arg(format!("{user}@{}", host.ip)),
-            None => command.arg(&host.ip),
-        };
-        command.arg(script);
-        command
-    }
-
-    fn end_all(&self, last: bool) {
-        for host in &self.hosts {
-            let folder = &self.folder;
-            let mut script = format!(
-                "test -f {folder}/pids && kill $(cat {folder}/pids) 2>/dev/null; rm -f {folder}/pids"
-            );
-            if last {
-                script += &format!("; rm -rf {folder}");
+        let interface = host.interface.iter().map(|interface| format!("interface {interface}"));
+        for question in questions.iter().cloned().chain(interface) {
+            if let Some(lack) = keeper.ask(&question)?.first() {
+                bail!("{}: {lack}", host.ip);
             }
-            let _ = self
-                .ssh(host, &script)
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status();
         }
+        let (ahead, wrong) = keeper.clock()?;
+        if ahead.abs() > CLOCKS + wrong {
+            self.warnings.push(format!(
+                "the clock of {} is {:.1} s {} this machine's: times in its logs and one-way times are wrong by that",
+                host.ip,
+                ahead.abs(),
+                if ahead > 0.0 { "ahead of" } else { "behind" }
+            ));
+        }
+        Ok(keeper)
     }
+}
+
+/// How a host is reached; what is to be done there is the last word.
+fn ssh(host: &Host) -> Command {
+    let mut command = Command::new("ssh");
+    command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
+    // A host that has gone silent does not hold up the end.
+    command.args(["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]);
+    if let Some(file) = &host.ssh_config {
+        command.arg("-F").arg(file);
+    }
+    if let Some(port) = host.port {
+        command.arg("-p").arg(port.to_string());
+    }
+    if let Some(key) = &host.key {
+        command.arg("-i").arg(key);
+    }
+    match &host.user {
+        Some(user) => command.arg(format!("{user}@{}", host.ip)),
+        None => command.arg(&host.ip),
+    };
+    command
+}
+
+fn lock(keeper: &Mutex<Keeper>) -> MutexGuard<'_, Keeper> {
+    keeper.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for SshGround {
     fn drop(&mut self) {
-        self.end_all(true);
+        // All at once; then each is waited for.
+        self.hosts.iter().for_each(|(_, keeper)| lock(keeper).end());
     }
+}
+
+/// The congestion controls that a test needs on its hosts.
+fn controls(case: &Case) -> Vec<String> {
+    let protocols = case.protocols.iter().chain(case.flows.iter().map(|flow| &flow.protocol));
+    let mut controls: Vec<String> = protocols
+        .filter_map(|protocol| match &protocol.kind {
+            ProtocolKind::Tcp { congestion } => Some(congestion.clone()),
+            _ => None,
+        })
+        .collect();
+    controls.sort();
+    controls.dedup();
+    controls
 }
 
 /// The programs that a test needs on its hosts.
@@ -130,7 +134,7 @@ fn programs(case: &Case) -> Vec<&'static str> {
     let measures_throughput = tools.iter().any(|kind| matches!(kind, ToolKind::Throughput { .. }));
     let echoes =
         tools.iter().any(|kind| matches!(kind, ToolKind::Rtt { .. } | ToolKind::Ping { .. }));
-    if measures_throughput && kinds.iter().any(|kind| matches!(kind, ProtocolKind::Bats { .. })) {
+    if case.needs_bats_iperf() {
         needed.push("bats_iperf");
     }
     if measures_throughput && kinds.iter().any(|kind| matches!(kind, ProtocolKind::Tcp { .. })) {
@@ -156,11 +160,12 @@ fn quote(word: &str) -> String {
 
 impl Ground for SshGround {
     fn address(&self, node: u32) -> String {
-        self.hosts.get(node as usize).map_or_else(String::new, |host| host.address.clone())
+        self.hosts.get(node as usize).map_or_else(String::new, |(host, _)| host.address.clone())
     }
 
     fn start(&self, node: u32, words: &[String], output: File, errors: File) -> Result<Guarded> {
-        let host = self.hosts.get(node as usize).context("the testbed has no such host")?;
+        let (host, keeper) =
+            self.hosts.get(node as usize).context("the testbed has no such host")?;
         let words: Vec<String> = words
             .iter()
             .enumerate()
@@ -171,9 +176,10 @@ impl Ground for SshGround {
             })
             .collect();
         // The shell's number is the program's, for it becomes the program.
-        let script = format!("echo $$ >> {}/pids && exec {}", self.folder, words.join(" "));
-        let child = self
-            .ssh(host, &script)
+        let notes = quote(&format!("{}/pids", lock(keeper).folder));
+        let script = format!("umask 077; echo $$ >> {notes} && exec {}", words.join(" "));
+        let child = ssh(host)
+            .arg(script)
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(errors)
@@ -191,7 +197,14 @@ impl Ground for SshGround {
     }
 
     fn settle(&self) {
-        self.end_all(false);
+        for (_, keeper) in &self.hosts {
+            // Who does not answer any more is cleaned up after at the end.
+            let _ = lock(keeper).ask("settle");
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
     }
 }
 
