@@ -30,9 +30,9 @@ tests:
     sample_interval: 0.05
     assertions:
       - { figure: rtt_p50_ms, tool: rtt, at_least: 18 }
-      # A busy machine loses more than the links do.
-      - { figure: loss_percent, protocol: udp, tool: iperf, at_least: 0.2, at_most: 60 }
-      - { figure: loss_percent, protocol: udp-next, tool: iperf, at_least: 0.2, at_most: 60 }
+      # A busy machine loses more than the links do, and how much is nobody's claim.
+      - { figure: loss_percent, protocol: udp, tool: iperf, at_least: 0.2 }
+      - { figure: loss_percent, protocol: udp-next, tool: iperf, at_least: 0.2 }
   others:
     topology: { topology_type: linear, nodes: 2, link: { rate: 30M, delay: 5ms } }
     target_protocols: [tcp-reno]
