@@ -35,6 +35,8 @@ struct Started {
     child: Child,
     /// How it ended, if it has: whether well, and its last words.
     ended: Option<(bool, String)>,
+    /// Whether it was asked to end.
+    interrupted: bool,
     errors: PathBuf,
 }
 
@@ -44,13 +46,21 @@ impl Started {
             && let Ok(Some(status)) = self.child.try_wait()
         {
             let words = fs::read_to_string(&self.errors).unwrap_or_default();
-            let last = words.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-            self.ended = Some((status.success(), last.to_owned()));
+            let last = words.lines().rfind(|line| !line.trim().is_empty());
+            // One that was interrupted before it began to listen for that has no words.
+            let last = match last {
+                Some(last) => last.to_owned(),
+                None if self.interrupted => "interrupted".to_owned(),
+                None if !status.success() => status.to_string(),
+                None => String::new(),
+            };
+            self.ended = Some((status.success(), last));
             let _ = fs::remove_file(&self.errors);
         }
     }
 
-    fn interrupt(&self) {
+    fn interrupt(&mut self) {
+        self.interrupted = true;
         if let Ok(pid) = i32::try_from(self.child.id()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
         }
@@ -145,7 +155,7 @@ impl Runs {
             .stderr(output)
             .spawn()
             .context("cannot start the run")?;
-        started.insert(name.clone(), Started { child, ended: None, errors });
+        started.insert(name.clone(), Started { child, ended: None, interrupted: false, errors });
         Ok(name)
     }
 
@@ -201,7 +211,7 @@ impl Runs {
 
     /// Interrupts a run.
     pub(super) fn stop(&self, name: &str) -> Result<(), Refusal> {
-        match self.started().get(name) {
+        match self.started().get_mut(name) {
             Some(run) if run.ended.is_none() => {
                 run.interrupt();
                 Ok(())
