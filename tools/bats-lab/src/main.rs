@@ -64,6 +64,7 @@ use emulator::report::{DirectionReport, HopReport, Request};
 use lab::{OwnLab, Plan};
 use settings::Link;
 use state::{Home, Lab};
+use verify::Effort;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -324,11 +325,12 @@ fn verify(home: &Home, options: &VerifyOptions) -> Result<ExitCode> {
             eprintln!("measuring {what}");
         }
     };
+    let effort = Effort { pings: 400, packets: options.packets, seconds: options.seconds };
     let rows = if let Some(name) = &options.name {
         if options.link.changes() != settings::Changes::default() {
             bail!("--name measures a lab as it is; change it with batslab set");
         }
-        verify::measure_named(home, name, options.packets, options.seconds, &tell)?
+        verify::measure_named(home, name, effort, &tell)?
     } else {
         lab::obtain_rights(home)?;
         interrupt::watch()?;
@@ -338,7 +340,7 @@ fn verify(home: &Home, options: &VerifyOptions) -> Result<ExitCode> {
         if !options.json {
             out!("{}", summary(&own.lab));
         }
-        verify::measure(&own.home, &own.lab, options.packets, options.seconds, &tell)?
+        verify::measure(&own.home, &own.lab, (0, options.hops), effort, &tell)?
     };
     if options.json {
         outln!("{}", serde_json::to_string_pretty(&rows)?);

@@ -34,30 +34,44 @@ pub(crate) struct Row {
     pub(crate) value: f64,
     /// Whether it is within tolerance; nothing is asked of some.
     pub(crate) good: Option<bool>,
+    /// Over which way, where several were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) over: Option<String>,
 }
 
-/// Measures the lab `lab`.
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// Small packets for round-trip times.
+    pub(crate) pings: u64,
+    /// Packets one after the other towards the far end; a quarter of them comes back.
+    pub(crate) packets: u64,
+    /// Seconds that each of the five parts takes at most.
+    pub(crate) seconds: u64,
+}
+
+/// Measures the lab `lab` between two of its hosts, of which the rows call the first a.
 ///
 /// # Errors
 /// Where traffic cannot be sent, the emulator does not answer, or the user interrupts.
 pub(crate) fn measure(
     home: &Home,
     lab: &Lab,
-    packets: u64,
-    seconds: u64,
+    (near, far): (u32, u32),
+    effort: Effort,
     progress: &dyn Fn(&str),
 ) -> Result<Vec<Row>> {
-    let limit = Duration::from_secs(seconds);
+    let limit = Duration::from_secs(effort.seconds);
+    let packets = effort.packets;
     let socket = home.control_socket(&lab.name);
     let start = emulator::control::report(&socket)?;
-    let last = lab.shape.hosts.len() as u32 - 1;
-    let way = topology::path(&lab.shape.edges, 0, last)
-        .context("there is no way from the first host to the last")?;
+    let way = topology::path(&lab.shape.edges, near, far)
+        .with_context(|| format!("there is no way from node {near} to node {far}"))?;
     let mut rows = Vec::new();
     progress("round-trip times of small packets");
     let passed: Vec<HopReport> =
         way.iter().filter_map(|&(index, _)| start.get(index).cloned()).collect();
-    rows.push(delay(home, lab, &passed)?);
+    rows.push(delay(home, lab, (near, far), effort.pings, &passed)?);
     emulator::control::ask(&socket, &Request::ResetLateness)?;
     for forward in [true, false] {
         let name = if forward { "a to b" } else { "b to a" };
@@ -70,9 +84,9 @@ pub(crate) fn measure(
             })
             .collect();
         let rate = path.iter().map(|hop| hop.rate).filter(|&rate| rate > 0).min();
-        let plan = plan(home, lab, &start, forward);
-        let (namespaces, from, to) = plan;
-        let address = lab.shape.address_of(if forward { last } else { 0 });
+        let (here, there) = if forward { (near, far) } else { (far, near) };
+        let (namespaces, from, to) = between(home, lab, here, there);
+        let address = lab.shape.address_of(there);
         let blast_plan = BlastPlan {
             namespaces: &namespaces,
             from,
@@ -100,6 +114,7 @@ pub(crate) fn measure(
             measured: (moved.emulator_drops - before.emulator_drops).to_string(),
             value: (moved.emulator_drops - before.emulator_drops) as f64,
             good: Some(moved.emulator_drops == before.emulator_drops),
+            over: None,
         });
         rows.push(Row {
             what: format!("emulator's processors, {name}"),
@@ -107,6 +122,7 @@ pub(crate) fn measure(
             measured: format!("{cores:.2} at {} Mbit/s", megabits(offered(&blast_plan, &result))),
             value: cores,
             good: None,
+            over: None,
         });
         rows.push(Row {
             what: format!("latest delivery, {name}"),
@@ -114,6 +130,7 @@ pub(crate) fn measure(
             measured: format!("{:.2} ms late", moved.latest_us as f64 / 1e3),
             value: moved.latest_us as f64 / 1e3,
             good: None,
+            over: None,
         });
         if let Some(rate) = rate {
             progress(&format!("rate {name}"));
@@ -134,6 +151,7 @@ pub(crate) fn measure(
                     measured: format!("{} Mbit/s", megabits(passed)),
                     value: passed,
                     good: Some(within),
+                    over: None,
                 },
             );
         }
@@ -143,12 +161,12 @@ pub(crate) fn measure(
 
 type Hosts = (crate::namespace::Namespaces, String, String);
 
-fn plan(home: &Home, lab: &Lab, _: &[HopReport], forward: bool) -> Hosts {
-    let host =
-        |host: Option<&String>| topology::namespace(&lab.name, host.map_or("", String::as_str));
-    let (a, b) = (host(lab.shape.hosts.first()), host(lab.shape.hosts.last()));
-    let (from, to) = if forward { (a, b) } else { (b, a) };
-    (home.namespaces(&lab.name), from, to)
+fn between(home: &Home, lab: &Lab, from: u32, to: u32) -> Hosts {
+    let namespace = |node: u32| {
+        let host = lab.shape.hosts.get(node as usize);
+        topology::namespace(&lab.name, host.map_or("", String::as_str))
+    };
+    (home.namespaces(&lab.name), namespace(from), namespace(to))
 }
 
 fn offered(plan: &BlastPlan<'_>, result: &BlastResult) -> f64 {
@@ -187,10 +205,16 @@ fn totals(hops: &[HopReport], way: &[(usize, bool)], forward: bool) -> Direction
     totals
 }
 
-fn delay(home: &Home, lab: &Lab, hops: &[HopReport]) -> Result<Row> {
-    let (namespaces, from, to) = plan(home, lab, hops, true);
-    let address = lab.shape.address_of(lab.shape.hosts.len() as u32 - 1);
-    let result = ping(&namespaces, &from, &to, address, 400, patience(hops))?;
+fn delay(
+    home: &Home,
+    lab: &Lab,
+    (near, far): (u32, u32),
+    pings: u64,
+    hops: &[HopReport],
+) -> Result<Row> {
+    let (namespaces, from, to) = between(home, lab, near, far);
+    let address = lab.shape.address_of(far);
+    let result = ping(&namespaces, &from, &to, address, pings, patience(hops))?;
     let asked: Duration = hops.iter().map(|hop| hop.link.round_trip()).sum();
     let jitter: Duration =
         hops.iter().map(|hop| hop.link.forward.jitter + hop.link.backward.jitter).sum();
@@ -226,6 +250,7 @@ fn delay_row(asked: Duration, result: &PingResult, good: bool) -> Row {
         },
         value: millis(result.median),
         good: Some(good),
+        over: None,
     }
 }
 
@@ -257,6 +282,7 @@ fn loss(name: &str, path: &[Direction], result: &BlastResult, queue_drops: u64) 
         measured: text,
         value: measured * 100.0,
         good: Some(good),
+        over: None,
     }
 }
 
@@ -285,14 +311,14 @@ pub(crate) fn good(rows: &[Row]) -> bool {
 pub(crate) fn measure_named(
     home: &Home,
     name: &str,
-    packets: u64,
-    seconds: u64,
+    effort: Effort,
     progress: &dyn Fn(&str),
 ) -> Result<Vec<Row>> {
     let lab = home.load_alive(name)?;
     home.join(&lab)?;
     lab::report(home, &lab)?;
-    measure(home, &lab, packets, seconds, progress)
+    let last = lab.shape.hosts.len() as u32 - 1;
+    measure(home, &lab, (0, last), effort, progress)
 }
 
 #[cfg(test)]

@@ -36,4 +36,9 @@ pub(crate) trait Ground: Sync {
 
     /// Ends what may still run on the hosts of a measurement.
     fn settle(&self) {}
+
+    /// What a reader has to know of the hosts.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 }

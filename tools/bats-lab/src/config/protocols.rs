@@ -12,8 +12,25 @@ use crate::plan::{Protocol, ProtocolKind};
 const OURS: [&str; 4] = ["btp", "brtp", "brctp", "transparent"];
 
 /// What `bats_iperf` takes for a mode.
-const MODES: [&str; 12] =
-    ["btp", "brtp", "brctp", "transparent", "tcp", "udp", "0", "1", "2", "3", "10", "11"];
+const MODES: [&str; 14] = [
+    "btp",
+    "brtp",
+    "brctp",
+    "transparent",
+    "tcp",
+    "udp",
+    "quic",
+    "0",
+    "1",
+    "2",
+    "3",
+    "10",
+    "11",
+    "12",
+];
+
+/// Those of them that are not this project's protocols, which relays know nothing of.
+const PLAIN: [&str; 6] = ["10", "tcp", "11", "udp", "12", "quic"];
 
 /// The protocols that a file may name.
 pub(crate) struct Known {
@@ -123,7 +140,7 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
     };
     let label = |kind| Protocol { name: name_text.to_owned(), label: label.clone(), kind };
     let mode = if spec.protocols.is_empty() { mode(source, spec, name)? } else { None };
-    let is_plain = matches!(mode, Some("10" | "tcp" | "11" | "udp"));
+    let is_plain = mode.is_some_and(|mode| PLAIN.contains(&mode));
     let is_ours = !is_plain && (mode.is_some() || OURS.contains(&name_text));
     if spec.relays.is_some() && !(is_ours && spec.protocols.is_empty()) {
         return Err(source.wrong(name, "`relays` is for this project's protocols"));
@@ -151,7 +168,6 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
                     congestion_of(source, name, version.unwrap_or("cubic"))?,
                 ));
             }
-            Some("11" | "udp") => return Ok(label(ProtocolKind::Udp)),
             Some(mode) => return Ok(bats(mode.to_owned())),
             None => {}
         }

@@ -21,8 +21,11 @@ use crate::settings::Link;
 /// How long a busy link sleeps between rounds: deliveries are late by at most this, and a round
 /// moves several frames.
 const TICK: Duration = Duration::from_micros(75);
+/// A delivery this far behind its time is late: many times what the tick explains, and what round
+/// trips show.
+pub(crate) const LATE: Duration = Duration::from_millis(1);
 /// How often an idle link looks whether something was asked of it.
-const IDLE: Duration = Duration::from_millis(100);
+pub(crate) const IDLE: Duration = Duration::from_millis(100);
 /// How often it tells what it does.
 const TELL: Duration = Duration::from_millis(10);
 /// Smaller frames are copied, so that they do not hold a buffer for a full one.
@@ -78,6 +81,7 @@ struct Lane {
     frame_size: usize,
     last_arrival: Timestamp,
     latest: Duration,
+    late: u64,
     refused: u64,
     missed: u64,
     sent: u64,
@@ -95,6 +99,7 @@ impl Lane {
             frame_size,
             last_arrival: Timestamp::ZERO,
             latest: Duration::ZERO,
+            late: 0,
             refused: 0,
             missed: 0,
             sent: 0,
@@ -134,7 +139,9 @@ impl Lane {
         let next = loop {
             match self.wire.step(now) {
                 Step::Deliver(frame, due) => {
-                    self.latest = self.latest.max(now - due);
+                    let behind = now - due;
+                    self.latest = self.latest.max(behind);
+                    self.late += u64::from(behind > LATE);
                     self.due.push(frame);
                 }
                 Step::Until(next) => break next,
@@ -180,6 +187,7 @@ impl Lane {
             bytes_out: self.sent_bytes,
             emulator_drops: wire.emulator_drops + self.missed + self.refused,
             latest_us: u64::try_from(self.latest.as_micros()).unwrap_or(u64::MAX),
+            frames_late: self.late,
             ..wire
         }
     }

@@ -2,7 +2,7 @@
 
 mod clock;
 pub(crate) mod control;
-mod hop;
+pub(crate) mod hop;
 mod port;
 pub(crate) mod report;
 pub(crate) mod wire;

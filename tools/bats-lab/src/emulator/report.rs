@@ -32,6 +32,8 @@ pub(crate) struct DirectionReport {
     pub(crate) queued: u64,
     /// The latest delivery, in microseconds behind its time.
     pub(crate) latest_us: u64,
+    /// Frames handed over more than [`LATE`](super::hop::LATE) behind their time.
+    pub(crate) frames_late: u64,
 }
 
 /// What one link is asked to do and has done.

@@ -4,8 +4,8 @@ use super::{Case, Suite, Tool};
 
 /// What building a network and starting programs takes, in seconds.
 const SET_UP: f64 = 1.5;
-/// What the measurement of the emulator takes.
-const VERIFY: f64 = 9.0;
+/// What the measurement of the emulator takes over one way, and over each of several.
+const VERIFY: [f64; 2] = [9.0, 6.0];
 
 impl Tool {
     /// Seconds after which it hangs.
@@ -25,7 +25,18 @@ impl Case {
         let tools: f64 = self.tools.iter().map(|tool| tool.seconds() + SET_UP).sum();
         let protocols = if self.is_parallel { 1 } else { self.protocols.len() };
         let once = tools * protocols as f64 * f64::from(self.repetitions);
-        once * self.networks.len() as f64 + if self.verify { VERIFY } else { 0.0 }
+        once * self.networks.len() as f64 + self.verifying()
+    }
+}
+
+impl Case {
+    /// Seconds that the measurement of the emulator takes.
+    pub(crate) fn verifying(&self) -> f64 {
+        match self.checks().len() {
+            _ if !self.verify => 0.0,
+            1 => VERIFY[0],
+            several => VERIFY[1] * several as f64,
+        }
     }
 }
 

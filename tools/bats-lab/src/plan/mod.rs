@@ -1,5 +1,6 @@
 //! What is going to be run: a test file with everything looked up, expanded and checked.
 
+pub(crate) mod checks;
 mod describe;
 mod duration;
 mod quick;
@@ -48,6 +49,24 @@ pub(crate) struct Case {
     pub(crate) capture: bool,
     /// Seconds between samples.
     pub(crate) sample_interval: f64,
+}
+
+impl Case {
+    /// Whether a measurement on hosts takes `bats_iperf`.
+    pub(crate) fn needs_bats_iperf(&self) -> bool {
+        let protocols =
+            || self.protocols.iter().chain(self.flows.iter().map(|flow| &flow.protocol));
+        let has = |fits: fn(&ProtocolKind) -> bool| protocols().any(|one| fits(&one.kind));
+        self.tools.iter().any(|tool| match tool.kind {
+            ToolKind::Throughput { bats, .. } => {
+                let is_plain = |kind: &ProtocolKind| {
+                    matches!(kind, ProtocolKind::Udp | ProtocolKind::Quic { .. })
+                };
+                has(|kind| matches!(kind, ProtocolKind::Bats { .. })) || bats && has(is_plain)
+            }
+            _ => false,
+        })
+    }
 }
 
 /// One network.

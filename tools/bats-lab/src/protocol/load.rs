@@ -60,46 +60,23 @@ pub(crate) fn load(wish: &Wish<'_>) -> Result<Load> {
     let port = wish.port.to_string();
     match &wish.protocol.kind {
         ProtocolKind::Missing { why } => unfit!("{why}"),
-        ProtocolKind::Bats { mode, relays } => {
-            if let Some(Relays::Recode | Relays::Forward) = relays {
-                unfit!("{NO_RELAYS}");
+        ProtocolKind::Bats { relays: Some(Relays::Recode | Relays::Forward), .. } => {
+            unfit!("{NO_RELAYS}")
+        }
+        ProtocolKind::Bats { mode, .. } => bats(wish, mode, &[], &port, &seconds),
+        // What is not this project's goes by modes of their own where bats_iperf was asked for.
+        ProtocolKind::Udp if wish.bats => bats(wish, "udp", &[], &port, &seconds),
+        ProtocolKind::Quic { congestion } if wish.bats => {
+            if congestion == "newreno" {
+                unfit!("bats_iperf has QUIC with bbr and cubic, not with {congestion}");
             }
-            let is_transparent = ["3", "transparent"].contains(&mode.as_str());
-            let is_lossy = is_transparent || ["0", "btp"].contains(&mode.as_str());
-            if wish.packet_type == PacketType::Udp && !is_lossy {
-                unfit!("{}", crate::backend::sim::not_lossy(wish.protocol));
-            }
-            // Its state is told with its intervals, which are put together for throughput. What may
-            // be lost counts as lost until it has been repaired, so short intervals would mislead.
-            let sample = if is_lossy { wish.interval } else { wish.sample_interval };
-            let interval = wish.interval.min(sample).max(0.1).to_string();
-            let server = words([BATS_IPERF, "-s", "-1", "-p", &port, "-J"]);
-            let mut client = words([BATS_IPERF, "-c", wish.to, "-p", &port, "-m", mode, "-J"]);
-            client.extend(words([
-                "-i",
-                &interval,
-                "-t",
-                &seconds,
-                "-P",
-                &wish.parallel.to_string(),
-            ]));
-            // Without congestion control the rate has to be said.
-            let bitrate =
-                if is_transparent && wish.bitrate <= 0.0 { UDP_RATE } else { wish.bitrate };
-            if bitrate > 0.0 {
-                let each = format!("{}M", bitrate / f64::from(wish.parallel));
-                client.extend(words(["-b", &each]));
-            }
-            let has_length = wish.args.iter().any(|word| word.starts_with("--length"));
-            if is_lossy && !has_length {
-                client.extend(words(["--length", &DATAGRAM.to_string()]));
-            }
-            client.extend(wish.args.iter().cloned());
-            let reader = if is_lossy { Reader::Lossy } else { Reader::Bats };
-            Ok(Load { server, client, reader })
+            bats(wish, "quic", &["--congestion", congestion], &port, &seconds)
         }
         _ if wish.bats => {
-            unfit!("bats_iperf measures this project's protocols, not {}", wish.protocol.name)
+            unfit!(
+                "bats_iperf measures this project's protocols, udp and quic, not {}",
+                wish.protocol.name
+            )
         }
         ProtocolKind::Quic { congestion } => {
             refuse(wish, &[BITRATE, DATAGRAMS, PARALLEL, ARGS])?;
@@ -119,6 +96,36 @@ pub(crate) fn load(wish: &Wish<'_>) -> Result<Load> {
         ProtocolKind::Daemon { .. } => tcp(wish, wish.to, &port, &seconds, None),
         ProtocolKind::Tcp { congestion } => tcp(wish, wish.to, &port, &seconds, Some(congestion)),
     }
+}
+
+/// bats_iperf in one of its modes.
+fn bats(wish: &Wish<'_>, mode: &str, more: &[&str], port: &str, seconds: &str) -> Result<Load> {
+    // Without congestion control the rate has to be said.
+    let is_uncontrolled = ["3", "transparent", "11", "udp"].contains(&mode);
+    let is_lossy = is_uncontrolled || ["0", "btp"].contains(&mode);
+    if wish.packet_type == PacketType::Udp && !is_lossy {
+        unfit!("{}", crate::backend::sim::not_lossy(wish.protocol));
+    }
+    // Its state is told with its intervals, which are put together for throughput. What may
+    // be lost counts as lost until it has been repaired, so short intervals would mislead.
+    let sample = if is_lossy { wish.interval } else { wish.sample_interval };
+    let interval = wish.interval.min(sample).max(0.1).to_string();
+    let server = words([BATS_IPERF, "-s", "-1", "-p", port, "-J"]);
+    let mut client = words([BATS_IPERF, "-c", wish.to, "-p", port, "-m", mode, "-J"]);
+    client.extend(words(["-i", &interval, "-t", seconds, "-P", &wish.parallel.to_string()]));
+    client.extend(more.iter().map(|word| (*word).to_owned()));
+    let bitrate = if is_uncontrolled && wish.bitrate <= 0.0 { UDP_RATE } else { wish.bitrate };
+    if bitrate > 0.0 {
+        let each = format!("{}M", bitrate / f64::from(wish.parallel));
+        client.extend(words(["-b", &each]));
+    }
+    let has_length = wish.args.iter().any(|word| word.starts_with("--length"));
+    if is_lossy && !has_length {
+        client.extend(words(["--length", &DATAGRAM.to_string()]));
+    }
+    client.extend(wish.args.iter().cloned());
+    let reader = if is_lossy { Reader::Lossy } else { Reader::Bats };
+    Ok(Load { server, client, reader })
 }
 
 /// A key of a tool, and whether it asks for something.
@@ -227,6 +234,27 @@ mod tests {
             bats: false,
             own: true,
         }
+    }
+
+    #[test]
+    fn the_sdks_udp_and_quic_go_by_bats_iperf() {
+        let of = |kind: ProtocolKind, bats: bool| {
+            let protocol = protocol("own", kind);
+            load(&Wish { bats, ..wish(&protocol, &[]) }).map(|load| load.client.join(" "))
+        };
+        let mode = |mode: &str| ProtocolKind::Bats { mode: mode.to_owned(), relays: None };
+        let udp = of(mode("11"), false).unwrap();
+        for words in ["{bats_iperf} -c 10.0.0.1", " -m 11 ", " -b 10M", " --length 1200"] {
+            assert!(udp.contains(words), "{udp}");
+        }
+        // The tool's word for what is built in, too.
+        assert!(of(ProtocolKind::Udp, true).unwrap().contains(" -m udp "));
+        assert!(of(ProtocolKind::Udp, false).unwrap().contains("__udp-source"));
+        let quic = |congestion: &str| ProtocolKind::Quic { congestion: congestion.to_owned() };
+        let by_bbr = of(quic("bbr"), true).unwrap();
+        assert!(by_bbr.contains(" -m quic ") && by_bbr.contains(" --congestion bbr"), "{by_bbr}");
+        assert!(of(quic("newreno"), true).is_err());
+        assert!(of(ProtocolKind::Tcp { congestion: "cubic".to_owned() }, true).is_err());
     }
 
     #[test]

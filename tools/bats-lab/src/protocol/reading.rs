@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::result::figures::{self, Figures, set};
-use crate::result::{Distribution, Series};
+use crate::result::{Distribution, FlowResult, Series};
 
 /// A congestion window of so many octets is none: without congestion control there is no other.
 pub(crate) const NO_WINDOW: f64 = (64_u64 << 20) as f64;
@@ -26,6 +26,8 @@ pub(crate) enum Reader {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading {
     pub(crate) figures: Figures,
+    /// The flows beside it.
+    pub(crate) flows: Vec<FlowResult>,
     pub(crate) series: Vec<Series>,
     pub(crate) distributions: Vec<Distribution>,
 }
@@ -114,6 +116,13 @@ fn merged(points: &[(f64, f64)], interval: f64) -> Vec<(f64, f64)> {
 fn sender(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
     if let Some(count) = document["end"]["sum_sent"]["retransmits"].as_f64() {
         set(&mut reading.figures, "retransmissions", count);
+        let size = document["start"]["tcp_mss_default"].as_f64().filter(|&size| size > 0.0);
+        let sent = document["end"]["sum_sent"]["bytes"].as_f64();
+        if let (Some(size), Some(sent)) = (size, sent) {
+            // Those sent again are not among the octets.
+            let share = 100.0 * count / (sent / size + count);
+            set(&mut reading.figures, "retransmitted_percent", share);
+        }
     }
     if !matches!(reader, Reader::Bats | Reader::Lossy) {
         return;

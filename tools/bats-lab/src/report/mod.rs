@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::config::tests_of::file_name;
 use crate::result::{CaseResult, RunResult, csv, folder};
+use crate::verify::Row;
 use plot::{Content, Plot, Style, thinned};
 
 const PAGE: &str = include_str!("page.html");
@@ -143,16 +144,26 @@ fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
         seed => case.seed,
         passed => case.passed,
         verdict => text::verdict(case),
+        doubt => text::doubt(case),
         networks => case.networks,
         assertions,
         published,
         tables => table::of(case),
-        verification => case.verification,
+        verification => verification(case),
         without,
         warnings,
         plots,
         commands => commands.into_iter().take(60).collect::<Vec<_>>(),
     }
+}
+
+/// What was measured of the emulator, way by way.
+fn verification(case: &CaseResult) -> Vec<Value> {
+    let of = |row: &Row| row.over.clone().unwrap_or_else(|| "the first network".to_owned());
+    case.verification
+        .chunk_by(|a, b| a.over == b.over)
+        .map(|rows| context! { over => rows.first().map(of), rows => rows })
+        .collect()
 }
 
 /// What the page's script gets of a plot.

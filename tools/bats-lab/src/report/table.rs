@@ -1,8 +1,10 @@
 //! The tables of a test: ours, the bound, the published figures, side by side.
 
+use std::collections::BTreeMap;
+
 use crate::result::figures::{self, Known};
 use crate::result::statistics::Sample;
-use crate::result::{CaseResult, Status};
+use crate::result::{CaseResult, FlowResult, Status};
 
 /// A table of text.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -219,32 +221,72 @@ fn of_matrix(matrix: &Matrix) -> Table {
     Table { title: matrix.title.clone(), head, rows: rows.collect(), words: 1 }
 }
 
-/// A column for each protocol and then for what others published, a row for each figure.
+/// A column of a table: the values of each figure over the repetitions.
+struct Column {
+    head: String,
+    values: BTreeMap<&'static str, Vec<f64>>,
+}
+
+/// The columns of a protocol: its own, and one for each flow that ran beside it.
+fn columns(
+    case: &CaseResult,
+    network: usize,
+    protocol: &str,
+    label: &str,
+    tool: &str,
+) -> Vec<Column> {
+    let of = |head: String, values: &dyn Fn(&str) -> Vec<f64>| {
+        let values = figures::KNOWN.iter().map(|known| (known.name, values(known.name)));
+        Column { head, values: values.filter(|(_, values)| !values.is_empty()).collect() }
+    };
+    let mut columns =
+        vec![of(label.to_owned(), &|figure| values(case, network, protocol, tool, figure))];
+    let flows: Vec<&FlowResult> = case
+        .measurements
+        .iter()
+        .filter(|one| one.network == network && one.protocol == protocol && one.tool == tool)
+        .filter(|one| one.status == Status::Passed)
+        .flat_map(|one| &one.flows)
+        .collect();
+    let mut names: Vec<&str> = Vec::new();
+    for flow in &flows {
+        if !names.contains(&flow.label.as_str()) {
+            names.push(&flow.label);
+        }
+    }
+    for name in names {
+        let mine = || flows.iter().filter(|flow| flow.label == name);
+        columns.push(of(format!("{name}, beside {label}"), &|figure| {
+            mine().filter_map(|flow| flow.figures.get(figure).copied()).collect()
+        }));
+    }
+    columns
+}
+
+/// A column for each protocol and the flows beside it, then for what others published; a row for each
+/// figure.
 fn of_tool(case: &CaseResult, network: usize, label: &str, tool: &str) -> Option<Table> {
-    let of_tool: Vec<(String, String)> = subjects(case)
+    let columns: Vec<Column> = subjects(case)
         .into_iter()
         .filter(|subject| subject.2 == tool)
-        .map(|(protocol, label, _)| (protocol, label))
+        .flat_map(|(protocol, label, _)| columns(case, network, &protocol, &label, tool))
         .collect();
     let used: Vec<&Known> = figures::KNOWN
         .iter()
-        .filter(|known| {
-            of_tool
-                .iter()
-                .any(|(protocol, _)| !values(case, network, protocol, tool, known.name).is_empty())
-        })
+        .filter(|known| columns.iter().any(|column| column.values.contains_key(known.name)))
         .collect();
     if used.is_empty() {
         return None;
     }
     let mut head = vec![String::new()];
-    head.extend(of_tool.iter().map(|(_, label)| label.clone()));
+    head.extend(columns.iter().map(|column| column.head.clone()));
     let mut rows: Vec<Vec<String>> = used
         .iter()
         .map(|known| {
-            let of = |protocol: &str| cell(&values(case, network, protocol, tool, known.name));
-            let cells = of_tool.iter().map(|(protocol, _)| of(protocol));
-            std::iter::once(with_unit(known)).chain(cells).collect()
+            let of = |column: &Column| {
+                cell(column.values.get(known.name).map(Vec::as_slice).unwrap_or_default())
+            };
+            std::iter::once(with_unit(known)).chain(columns.iter().map(of)).collect()
         })
         .collect();
     // The percentiles that others published are not those of first messages.

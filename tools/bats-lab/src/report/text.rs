@@ -3,13 +3,16 @@
 use std::fmt::Write as _;
 
 use super::table::{self, Table};
-use crate::result::{CaseResult, RunResult};
+use crate::result::{CaseResult, RunResult, Status};
 
 /// Verdicts and tables.
 pub(crate) fn summary(result: &RunResult) -> String {
     let mut text = String::new();
     for case in &result.cases {
         let _ = writeln!(text, "\n{} on {}: {}", case.name, case.backend, verdict(case));
+        if let Some(doubt) = doubt(case) {
+            let _ = writeln!(text, "  {doubt}");
+        }
         for table in table::of(case) {
             let _ = write!(text, "{}", lines(&table));
         }
@@ -52,6 +55,22 @@ pub(crate) fn verdict(case: &CaseResult) -> &'static str {
         (false, true) => "failed, which is allowed",
         (false, false) => "FAILED",
     }
+}
+
+/// Of how many measurements the machine may have set the figures, in words; nothing where of none.
+pub(crate) fn doubt(case: &CaseResult) -> Option<String> {
+    let passed = || case.measurements.iter().filter(|one| one.status == Status::Passed);
+    let doubtful: Vec<String> = passed()
+        .filter(|one| one.machine_bound)
+        .map(|one| format!("{} {} topology-{}", one.label, one.tool, one.network))
+        .collect();
+    let (first, rest) = doubtful.split_first()?;
+    Some(format!(
+        "of {} of {} measurements this machine may have set the figures, not the protocol: {first}{}",
+        doubtful.len(),
+        passed().count(),
+        if rest.is_empty() { "" } else { " and others; see the notes" }
+    ))
 }
 
 fn lines(table: &Table) -> String {

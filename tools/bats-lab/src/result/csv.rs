@@ -33,14 +33,19 @@ pub(crate) fn distribution(distribution: &Distribution) -> String {
     text
 }
 
-/// A test: a line for each measurement.
+/// A test: a line for each measurement, and one for each flow beside it, which has a name in `flow`.
 pub(crate) fn case(case: &CaseResult) -> String {
     let used: Vec<&figures::Known> = figures::KNOWN
         .iter()
-        .filter(|known| case.measurements.iter().any(|one| one.figures.contains_key(known.name)))
+        .filter(|known| {
+            case.measurements.iter().any(|one| {
+                let others = one.flows.iter().map(|flow| &flow.figures);
+                others.chain([&one.figures]).any(|figures| figures.contains_key(known.name))
+            })
+        })
         .collect();
     let mut text =
-        String::from("topology,network,loss_percent,delay_ms,protocol,tool,repetition,status");
+        String::from("topology,network,loss_percent,delay_ms,protocol,tool,flow,repetition,status");
     for known in &used {
         let _ = write!(text, ",{}", known.name);
     }
@@ -53,21 +58,26 @@ pub(crate) fn case(case: &CaseResult) -> String {
             Status::Failed => "failed",
             Status::Unsupported => "unsupported",
         };
-        let _ = write!(
-            text,
-            "{},{},{},{},{},{},{},{status}",
-            one.network,
-            cell(&network.label),
-            number(network.loss_percent),
-            number(network.delay_ms),
-            cell(&one.protocol),
-            cell(&one.tool),
-            one.repetition
-        );
-        for known in &used {
-            let _ = write!(text, ",{}", number(one.figures.get(known.name).copied()));
+        let main = ("", &one.figures);
+        let others = one.flows.iter().map(|flow| (flow.label.as_str(), &flow.figures));
+        for (flow, values) in std::iter::once(main).chain(others) {
+            let _ = write!(
+                text,
+                "{},{},{},{},{},{},{},{},{status}",
+                one.network,
+                cell(&network.label),
+                number(network.loss_percent),
+                number(network.delay_ms),
+                cell(&one.protocol),
+                cell(&one.tool),
+                cell(flow),
+                one.repetition
+            );
+            for known in &used {
+                let _ = write!(text, ",{}", number(values.get(known.name).copied()));
+            }
+            text.push_str("\r\n");
         }
-        text.push_str("\r\n");
     }
     text
 }

@@ -74,6 +74,17 @@ fn hold(assertion: &Assertion, case: &Case, measurements: &[Measurement]) -> Vec
                     judged.measured = format!("{other} cannot be measured here");
                     judged.holds = None;
                 }
+                let is_doubtful = |name: &str| {
+                    measurements.iter().any(|one| {
+                        one.machine_bound
+                            && (one.protocol.as_str(), one.tool.as_str(), one.network)
+                                == (name, tool.name.as_str(), network)
+                    })
+                };
+                let others = assertion.relative_to.iter().map(String::as_str);
+                if others.chain([protocol.name.as_str()]).any(is_doubtful) {
+                    judged.measured.push_str("; this machine may have set it, not the protocol");
+                }
                 results.push(judged);
             }
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod csv;
 pub(crate) mod figures;
+pub(crate) mod flows;
 pub(crate) mod folder;
 pub(crate) mod judge;
 pub(crate) mod statistics;
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::protocol::reading::Reading;
 use crate::verify::Row;
 
 /// The shape of this file.
@@ -61,7 +63,8 @@ pub(crate) struct CaseResult {
     pub(crate) allow_failure: bool,
     /// The networks.
     pub(crate) networks: Vec<NetworkResult>,
-    /// The emulator's own rate, delay and loss over the first network, beside what was asked for.
+    /// The emulator's own rate, delay and loss over each different way of the test, or over the corners
+    /// of many, beside what was asked for.
     #[schemars(with = "Vec<serde_json::Value>")]
     pub(crate) verification: Vec<Row>,
     /// What a reader has to know of the figures.
@@ -124,16 +127,41 @@ pub(crate) struct Measurement {
     pub(crate) reason: Option<String>,
     /// Figures by name.
     pub(crate) figures: BTreeMap<String, f64>,
+    /// The flows beside the tool's, with figures of their own.
+    #[serde(default)]
+    pub(crate) flows: Vec<FlowResult>,
     /// Values over time.
     pub(crate) series: Vec<Series>,
     /// Values whose distribution counts.
     pub(crate) distributions: Vec<Distribution>,
     /// What a reader has to know of these figures.
     pub(crate) warnings: Vec<String>,
+    /// Whether the machine may have set these figures and not the protocol: a warning says how.
+    #[serde(default)]
+    pub(crate) machine_bound: bool,
     /// The programs that ran, as they were started.
     pub(crate) commands: Vec<String>,
     /// Folder of its logs and tables, below the run's.
     pub(crate) folder: String,
+}
+
+impl Measurement {
+    /// Takes over what was read.
+    pub(crate) fn read(&mut self, reading: Reading) {
+        let Reading { figures, flows, series, distributions } = reading;
+        (self.figures, self.flows) = (figures, flows);
+        (self.series, self.distributions) = (series, distributions);
+    }
+}
+
+/// A flow beside the tool's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FlowResult {
+    /// The flow as it is shown.
+    pub(crate) label: String,
+    /// Figures by name.
+    pub(crate) figures: BTreeMap<String, f64>,
 }
 
 /// Values over time.

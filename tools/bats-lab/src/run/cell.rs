@@ -11,6 +11,7 @@ use super::capture::Capture;
 use super::progress::Progress;
 use super::sampler::{Look, Seen, queue_figures};
 use super::schedule::Times;
+use super::strain::Strain;
 use super::usage::Usage;
 use crate::backend::Ground;
 use crate::config::model::PacketType;
@@ -21,7 +22,8 @@ use crate::protocol::load::{Load, Wish, load};
 use crate::protocol::reading::{Reader, Reading, throughput};
 use crate::protocol::unfit;
 use crate::result::Series;
-use crate::result::figures::{mean, set};
+use crate::result::figures::{Figures, mean, set};
+use crate::result::flows::{Flight, beside};
 use crate::settings::Link;
 use crate::tool::{self, Job, Place, Read, Said};
 
@@ -85,6 +87,8 @@ pub(crate) struct Measured {
     pub(crate) reading: Reading,
     pub(crate) commands: Vec<String>,
     pub(crate) warnings: Vec<String>,
+    /// Whether the machine may have set the figures.
+    pub(crate) machine_bound: bool,
 }
 
 /// Another flow's programs.
@@ -160,6 +164,7 @@ impl Cell<'_> {
         let stop = AtomicBool::new(false);
         let start = Instant::now();
         let what = format!("{} {}", self.protocol.label, self.tool.name);
+        let strain = self.ground.lab().and_then(|(home, lab)| Strain::begin(home, lab));
         let capture = if self.case.capture { Some(Capture::begin(self)?) } else { None };
         let (ran, seen) = std::thread::scope(|scope| {
             let watching = self
@@ -177,10 +182,21 @@ impl Cell<'_> {
             capture.end()?;
         }
         let ran = ran?;
-        let (reading, warnings) = self.read(&job, &ran, server.as_mut(), &mut flows, seen)?;
+        let (mut reading, mut warnings) =
+            self.read(&job, &ran, server.as_mut(), &mut flows, seen)?;
+        let mut machine_bound = !warnings.is_empty();
+        let strained =
+            self.ground.lab().zip(strain).and_then(|((home, lab), strain)| strain.end(home, lab));
+        if let Some(strained) = strained {
+            strained.set(&mut reading.figures);
+            let told = strained.warnings();
+            machine_bound |= !told.is_empty();
+            warnings.extend(told);
+        }
+        warnings.extend(self.ground.warnings());
         drop(carriers);
         self.ground.settle();
-        Ok(Measured { reading, commands, warnings })
+        Ok(Measured { reading, commands, warnings, machine_bound })
     }
 
     fn start(
@@ -468,6 +484,8 @@ impl Cell<'_> {
         reading.series.extend(seen.series);
         reading.series.extend(ran.usage.iter().cloned());
         let mut shares: Vec<(Series, f64)> = Vec::new();
+        let main = (self.protocol.label.clone(), 0.0, self.tool.seconds());
+        let mut flights = vec![flight(main, Default::default())];
         for flow in flows.iter_mut() {
             let (Some(client), Some(server)) = (&flow.client, &flow.server) else {
                 bail!("{} did not run: the tool ended before", flow.label);
@@ -476,6 +494,8 @@ impl Cell<'_> {
             let (interval, length) = (self.tool.interval, flow.times.duration);
             match throughput(flow.load.reader, interval, length, &sent, &arrived, &flow.label) {
                 Ok(other) => {
+                    let (from, to) = (flow.times.delay, flow.times.delay + length);
+                    flights.push(flight((flow.label.clone(), from, to), other.figures));
                     for mut series in other.series {
                         for point in &mut series.points {
                             point.0 += flow.times.delay;
@@ -515,8 +535,13 @@ impl Cell<'_> {
                 set(&mut reading.figures, "fairness", bats_sim::flows::jain_index(&rates));
             }
         }
+        reading.flows = beside(&mut reading.figures, &reading.series, flights);
         Ok((reading, warnings))
     }
+}
+
+fn flight((of, from, to): (String, f64, f64), figures: Figures) -> Flight {
+    Flight { of, from, to, figures }
 }
 
 /// A protocol that needs programs on the nodes, and between whom.

@@ -7,11 +7,13 @@ pub(crate) mod progress;
 pub(crate) mod sampler;
 pub(crate) mod schedule;
 mod set_up;
+mod strain;
 mod usage;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -33,7 +35,9 @@ use crate::result::{
     CaseResult, FORMAT, Measurement, NetworkResult, PublishedResult, RunResult, Status, folder,
     judge,
 };
+use crate::settings::Link;
 use crate::state::Home;
+use crate::verify::Row;
 use cell::Cell;
 use progress::Progress;
 
@@ -91,6 +95,7 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
         folder: &place,
         progress: &progress,
         labs: std::sync::atomic::AtomicU32::new(0),
+        verified: Mutex::default(),
     };
     for case in &suite.cases {
         let mut judged = stage.begin(case, backend(case));
@@ -129,16 +134,8 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
 
 /// Whether a measurement on hosts takes `bats_iperf`.
 fn needs_bats_iperf(suite: &Suite, backend: &impl Fn(&Case) -> BackendName) -> bool {
-    let is_bats = |protocol: &Protocol| matches!(protocol.kind, ProtocolKind::Bats { .. });
-    suite.cases.iter().any(|case| {
-        let throughput =
-            case.tools.iter().any(|tool| matches!(tool.kind, plan::ToolKind::Throughput { .. }));
-        let local = matches!(backend(case), BackendName::Netns | BackendName::Netem);
-        local
-            && throughput
-            && (case.protocols.iter().any(is_bats)
-                || case.flows.iter().any(|flow| is_bats(&flow.protocol)))
-    })
+    let local = |case: &&Case| matches!(backend(case), BackendName::Netns | BackendName::Netem);
+    suite.cases.iter().filter(local).any(Case::needs_bats_iperf)
 }
 
 /// What all measurements share.
@@ -151,6 +148,8 @@ struct Stage<'a> {
     progress: &'a Progress,
     /// How many labs there have been.
     labs: std::sync::atomic::AtomicU32,
+    /// What the emulator did over the ways that have been measured in this run.
+    verified: Mutex<Vec<(Vec<Link>, Vec<Row>)>>,
 }
 
 /// One of a test's measurements.
@@ -311,9 +310,11 @@ impl Stage<'_> {
             status: Status::Passed,
             reason: None,
             figures: Default::default(),
+            flows: Vec::new(),
             series: Vec::new(),
             distributions: Vec::new(),
             warnings: Vec::new(),
+            machine_bound: false,
             commands: Vec::new(),
             folder: relative.to_string_lossy().into_owned(),
         };
@@ -378,11 +379,11 @@ impl Stage<'_> {
                     seed,
                     folder: place,
                     times,
+                    progress: self.progress,
                 };
                 let (reading, warnings) = run.measure()?;
                 one.warnings = warnings;
-                (one.figures, one.series, one.distributions) =
-                    (reading.figures, reading.series, reading.distributions);
+                one.read(reading);
                 return Ok(());
             }
             BackendName::Netns | BackendName::Netem => {
@@ -415,9 +416,22 @@ impl Stage<'_> {
         let measured = cell.measure()?;
         one.commands = measured.commands;
         one.warnings = measured.warnings;
-        (one.figures, one.series, one.distributions) =
-            (measured.reading.figures, measured.reading.series, measured.reading.distributions);
+        one.machine_bound = measured.machine_bound;
+        one.read(measured.reading);
         Ok(())
+    }
+
+    /// What the emulator did over a way that was measured before.
+    fn verified(&self, way: &[Link]) -> Option<Vec<Row>> {
+        let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        verified.iter().find(|known| known.0 == way).map(|known| known.1.clone())
+    }
+
+    fn remember(&self, way: &[Link], rows: &[Row]) {
+        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        if verified.iter().all(|known| known.0 != way) {
+            verified.push((way.to_vec(), rows.to_vec()));
+        }
     }
 
     fn lab_name(&self) -> String {

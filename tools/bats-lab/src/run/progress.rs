@@ -90,8 +90,7 @@ impl Progress {
         let mut state = self.state();
         state.piece = (Instant::now(), seconds);
         let at = state.start.elapsed().as_secs_f64();
-        let value =
-            json!({ "event": "begin", "what": what, "at": at, "remaining": remaining(&state) });
+        let value = json!({ "event": "begin", "what": what, "at": at, "remaining": told_remaining(&state) });
         Self::note(&mut state, &value);
         self.show(&state, what, None);
     }
@@ -110,7 +109,7 @@ impl Progress {
         let mut state = self.state();
         let value = json!({
             "event": "sample", "what": what, "at": at, "mbps": mbps, "queue_kB": queue_kilobytes,
-            "remaining": remaining(&state),
+            "remaining": told_remaining(&state),
         });
         Self::note(&mut state, &value);
         self.show(&state, what, Some(mbps));
@@ -167,6 +166,11 @@ impl Progress {
         let mut state = self.state();
         Self::note(&mut state, &json!({ "event": "end", "passed": passed }));
     }
+}
+
+/// Real seconds until the end; nothing in virtual time, which is as long as it computes.
+fn told_remaining(state: &State) -> Option<f64> {
+    (!state.is_virtual).then(|| remaining(state))
 }
 
 fn remaining(state: &State) -> f64 {

@@ -11,14 +11,17 @@ use crate::backend::local::LocalGround;
 use crate::backend::netem;
 use crate::config::model::BackendName;
 use crate::lab;
-use crate::plan::{Case, Host, Suite, Tool};
+use crate::plan::checks::Check;
+use crate::plan::{Case, Host, Network, Suite, Tool};
 use crate::result::CaseResult;
 use crate::state::Home;
-use crate::verify::{good, measure};
+use crate::verify::{Effort, Row, measure};
 
-/// Packets of the emulator's check, and its longest measurement in seconds.
-const PACKETS: u64 = 60_000;
-const SECONDS: u64 = 2;
+/// The emulator's check over the only way of a test, and over each of several.
+const WHOLE: Effort = Effort { pings: 400, packets: 60_000, seconds: 2 };
+const BRIEF: Effort = Effort { pings: 150, packets: 60_000, seconds: 1 };
+/// Processors that the emulator may use in its own check; a link's thread has one.
+const SHORT_OF_TIME: f64 = 0.8;
 
 /// Gets the rights that namespaces need, and looks for netem.
 pub(super) fn rights(home: &Home, needs_netem: bool) -> Result<()> {
@@ -73,46 +76,65 @@ pub(super) fn unverified(backend: BackendName, no_verify: bool) -> Option<&'stat
     }
 }
 
-/// Measures the emulator over the first network.
+/// Measures the emulator over the ways of the test, each different one of a run once.
 pub(super) fn verify(stage: &Stage<'_>, case: &Case, result: &mut CaseResult) -> Result<()> {
-    let Some(network) = case.networks.first() else { return Ok(()) };
-    stage.progress.begin("the emulator itself", 9.0);
-    let ground = LocalGround::build(
-        stage.home,
-        &stage.lab_name(),
-        network,
-        case.seed,
-        stage.programs,
-        false,
-    )?;
-    let measured = match ground.lab() {
-        Some((home, lab)) => measure(home, lab, PACKETS, SECONDS, &|_| {}),
-        None => bail!("there is no emulator"),
-    };
-    stage.progress.end(9.0);
-    match measured {
-        Ok(rows) => {
-            if !good(&rows) {
-                result.warnings.push(
-                    "the emulator did not do what was asked for: see its own figures".to_owned(),
-                );
+    let checks = case.checks();
+    let effort = if checks.len() > 1 { BRIEF } else { WHOLE };
+    let seconds = case.verifying() / checks.len().max(1) as f64;
+    for check in &checks {
+        stage.progress.begin(&format!("the emulator itself, {}", check.name()), seconds);
+        let rows = match stage.verified(&check.way) {
+            Some(rows) => Ok(rows),
+            None => over(stage, case, check, effort),
+        };
+        stage.progress.end(seconds);
+        match rows {
+            Ok(rows) => {
+                stage.remember(&check.way, &rows);
+                let named = |row: Row| Row { over: Some(check.name()), ..row };
+                result.verification.extend(rows.into_iter().map(named));
             }
-            if rows
-                .iter()
-                .any(|row| row.what.starts_with("emulator's processors") && row.value > 0.8)
-            {
-                result
-                    .warnings
-                    .push("the emulator was short of processor time in its own check".to_owned());
+            Err(error) => {
+                crate::interrupt::check()?;
+                let name = check.name();
+                let text = format!("the emulator could not be measured over {name}: {error:#}");
+                result.warnings.push(text);
             }
-            result.verification = rows;
-        }
-        Err(error) => {
-            crate::interrupt::check()?;
-            result.warnings.push(format!("the emulator could not be measured: {error:#}"));
         }
     }
+    let mut bad: Vec<&str> = result
+        .verification
+        .iter()
+        .filter(|row| row.good == Some(false))
+        .filter_map(|row| row.over.as_deref())
+        .collect();
+    bad.dedup();
+    if !bad.is_empty() {
+        result.warnings.push(format!(
+            "the emulator did not do what was asked for over {}: see its own figures",
+            bad.join("; ")
+        ));
+    }
+    let is_short =
+        |row: &Row| row.what.starts_with("emulator's processors") && row.value > SHORT_OF_TIME;
+    if result.verification.iter().any(is_short) {
+        result
+            .warnings
+            .push("the emulator was short of processor time in its own check".to_owned());
+    }
     Ok(())
+}
+
+/// Measures over a way.
+fn over(stage: &Stage<'_>, case: &Case, check: &Check, effort: Effort) -> Result<Vec<Row>> {
+    let network = case.networks.get(check.network).context("there is no such network")?;
+    let network = Network { links: check.links.clone(), ..network.clone() };
+    let name = stage.lab_name();
+    let ground = LocalGround::build(stage.home, &name, &network, case.seed, stage.programs, false)?;
+    match ground.lab() {
+        Some((home, lab)) => measure(home, lab, (check.from, check.to), effort, &|_| {}),
+        None => bail!("there is no emulator"),
+    }
 }
 
 /// The versions of all that takes part.

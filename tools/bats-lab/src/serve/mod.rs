@@ -3,6 +3,8 @@
 
 mod access;
 mod live;
+mod past;
+mod peer;
 mod runs;
 
 use std::net::SocketAddr;
@@ -111,6 +113,7 @@ async fn serve(listen: SocketAddr, token: Option<String>, results: PathBuf) -> R
         .layer(middleware::from_fn_with_state(Arc::clone(&server), access::check))
         .layer(DefaultBodyLimit::max(LONGEST))
         .with_state(Arc::clone(&server));
+    let router = router.into_make_service_with_connect_info::<SocketAddr>();
     let serving = axum::serve(listener, router);
     let done = tokio::select! {
         served = async { serving.await } => served.context("the server broke"),
@@ -152,8 +155,9 @@ struct Text {
 }
 
 async fn check(State(server): State<Shared>, Json(text): Json<Text>) -> Answer<Json<Value>> {
-    let plan =
-        server.runs.check(&text.yaml).map_err(|error| Refusal::wrong(format!("{error:#}")))?;
+    let plan = blocking(move || server.runs.check(&text.yaml))
+        .await?
+        .map_err(|error| Refusal::wrong(format!("{error:#}")))?;
     Ok(Json(json!({ "plan": plan })))
 }
 
@@ -168,12 +172,19 @@ pub(crate) struct Order {
 }
 
 async fn start(State(server): State<Shared>, Json(order): Json<Order>) -> Answer<Response> {
-    let name = server.runs.start(&order)?;
+    let name = blocking(move || server.runs.start(&order)).await??;
     Ok((StatusCode::CREATED, Json(json!({ "name": name }))).into_response())
 }
 
-async fn list(State(server): State<Shared>) -> Json<Value> {
-    Json(server.runs.list())
+async fn list(State(server): State<Shared>) -> Answer<Json<Value>> {
+    blocking(move || server.runs.list()).await.map(Json)
+}
+
+/// Does what reads files on a thread that may wait.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Answer<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| Refusal(StatusCode::INTERNAL_SERVER_ERROR, "the answer broke off".into()))
 }
 
 async fn result(State(server): State<Shared>, Path(name): Path<String>) -> Answer<Response> {

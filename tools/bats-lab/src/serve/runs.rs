@@ -13,11 +13,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::past::Past;
 use super::{Order, Refusal};
 use crate::config::load;
 use crate::config::tests_of::file_name;
 use crate::plan;
-use crate::result::folder;
 use crate::run::progress::LIVE;
 
 /// Most past runs that are listed.
@@ -27,6 +27,7 @@ const MOST: usize = 500;
 pub(super) struct Runs {
     results: PathBuf,
     started: Mutex<BTreeMap<String, Started>>,
+    past: Past,
 }
 
 /// A run that this server has started.
@@ -34,6 +35,8 @@ struct Started {
     child: Child,
     /// How it ended, if it has: whether well, and its last words.
     ended: Option<(bool, String)>,
+    /// Whether it was asked to end.
+    interrupted: bool,
     errors: PathBuf,
 }
 
@@ -43,13 +46,21 @@ impl Started {
             && let Ok(Some(status)) = self.child.try_wait()
         {
             let words = fs::read_to_string(&self.errors).unwrap_or_default();
-            let last = words.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-            self.ended = Some((status.success(), last.to_owned()));
+            let last = words.lines().rfind(|line| !line.trim().is_empty());
+            // One that was interrupted before it began to listen for that has no words.
+            let last = match last {
+                Some(last) => last.to_owned(),
+                None if self.interrupted => "interrupted".to_owned(),
+                None if !status.success() => status.to_string(),
+                None => String::new(),
+            };
+            self.ended = Some((status.success(), last));
             let _ = fs::remove_file(&self.errors);
         }
     }
 
-    fn interrupt(&self) {
+    fn interrupt(&mut self) {
+        self.interrupted = true;
         if let Ok(pid) = i32::try_from(self.child.id()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
         }
@@ -58,7 +69,7 @@ impl Started {
 
 impl Runs {
     pub(super) fn new(results: PathBuf) -> Self {
-        Self { results, started: Mutex::new(BTreeMap::new()) }
+        Self { results, started: Mutex::new(BTreeMap::new()), past: Past::default() }
     }
 
     fn started(&self) -> MutexGuard<'_, BTreeMap<String, Started>> {
@@ -144,11 +155,12 @@ impl Runs {
             .stderr(output)
             .spawn()
             .context("cannot start the run")?;
-        started.insert(name.clone(), Started { child, ended: None, errors });
+        started.insert(name.clone(), Started { child, ended: None, interrupted: false, errors });
         Ok(name)
     }
 
-    /// All runs, the newest first.
+    /// All runs, the newest first. Files are read without the lock: who starts or stops a run does not
+    /// wait for them.
     pub(super) fn list(&self) -> Value {
         let mut names: Vec<String> = fs::read_dir(&self.results)
             .into_iter()
@@ -159,16 +171,23 @@ impl Runs {
             })
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
-        let started = self.started();
-        names.extend(started.keys().cloned());
+        let own: BTreeMap<String, (bool, Option<String>)> = self
+            .started()
+            .iter()
+            .map(|(name, run)| {
+                let words = run.ended.as_ref().map(|ended| ended.1.clone());
+                (name.clone(), (run.ended.is_none(), words))
+            })
+            .collect();
+        names.extend(own.keys().cloned());
         names.sort();
         names.dedup();
-        let list = names.iter().rev().take(MOST).map(|name| {
-            let own = started.get(name);
-            let running = own.is_some_and(|run| run.ended.is_none());
-            let error = own.and_then(|run| run.ended.as_ref()).map(|ended| ended.1.clone());
+        names.reverse();
+        names.truncate(MOST);
+        let list = names.iter().map(|name| {
+            let (running, error) = own.get(name).cloned().unwrap_or_default();
             let place = self.results.join(name);
-            let result = if running { None } else { folder::load(&place).ok() };
+            let result = if running { None } else { self.past.summary(name, &place) };
             json!({
                 "name": name,
                 "running": running,
@@ -180,7 +199,9 @@ impl Runs {
                 "report": place.join("report.html").exists().then(|| format!("/runs/{name}/report.html")),
             })
         });
-        list.collect()
+        let list = list.collect();
+        self.past.keep(&names);
+        list
     }
 
     /// Whether a run goes on.
@@ -190,7 +211,7 @@ impl Runs {
 
     /// Interrupts a run.
     pub(super) fn stop(&self, name: &str) -> Result<(), Refusal> {
-        match self.started().get(name) {
+        match self.started().get_mut(name) {
             Some(run) if run.ended.is_none() => {
                 run.interrupt();
                 Ok(())

@@ -50,10 +50,22 @@ impl Testbed {
         // Privilege separation wants this folder.
         fs::create_dir_all("/run/sshd").unwrap();
         let own = Path::new(env!("CARGO_BIN_EXE_batslab")).parent().unwrap().display().to_string();
-        testbed.serve("a", 2222, &format!("{own}:/usr/bin:/bin"));
-        testbed.serve("b", 2222, &format!("{own}:/usr/bin:/bin"));
+        let (path, rest) = (format!("{own}:/usr/bin:/bin"), testbed.path("rest"));
+        fs::create_dir(&rest).unwrap();
+        testbed.serve("a", 2222, &path, &rest);
+        testbed.serve("b", 2222, &path, &rest);
         // One whose users find no program of ours.
-        testbed.serve("b", 2223, "/usr/bin:/bin");
+        testbed.serve("b", 2223, "/usr/bin:/bin", &rest);
+        // One whose clock is wrong.
+        let wrong = testbed.path("wrong");
+        fs::create_dir(&wrong).unwrap();
+        fs::write(wrong.join("date"), "#!/bin/sh\nexec /bin/date -d '+100 seconds' \"$@\"\n")
+            .unwrap();
+        let may = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(wrong.join("date"), may).unwrap();
+        testbed.serve("b", 2224, &format!("{}:{path}", wrong.display()), &rest);
+        // One whose users may write nowhere.
+        testbed.serve("b", 2225, &path, Path::new("/no/such/folder"));
         Some(testbed)
     }
 
@@ -67,13 +79,14 @@ impl Testbed {
         command
     }
 
-    fn serve(&mut self, host: &str, port: u16, path: &str) {
+    fn serve(&mut self, host: &str, port: u16, path: &str, temporary: &Path) {
         let config = self.path(&format!("sshd_{host}_{port}"));
         let text = format!(
             "Port {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
-             StrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\nSetEnv PATH={path}\n",
+             StrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\nSetEnv PATH={path} TMPDIR={}\n",
             self.path("host").display(),
-            self.path("user.pub").display()
+            self.path("user.pub").display(),
+            temporary.display()
         );
         fs::write(&config, text).unwrap();
         let mut server = self.on(host);
@@ -148,19 +161,23 @@ tests:
         found
     }
 
+    /// The folders on the hosts, both of which have this machine's files.
+    fn folders(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("rest")).unwrap().flatten();
+        entries.map(|entry| entry.path()).collect()
+    }
+
+    /// On how many hosts a program has been started.
+    fn started(&self) -> usize {
+        self.folders().iter().filter(|folder| folder.join("pids").exists()).count()
+    }
+
     /// Fails if a run of this process has left anything on the hosts.
-    fn is_clean(&self, pid: Option<u32>) {
+    fn is_clean(&self) {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             let running = [self.busy("a"), self.busy("b")].concat();
-            // Both hosts have this machine's files.
-            let prefix = format!("batslab-{}", pid.map_or(String::new(), |pid| format!("{pid}-")));
-            let left: Vec<_> = fs::read_dir("/tmp")
-                .unwrap()
-                .flatten()
-                .map(|entry| entry.file_name().to_string_lossy().into_owned())
-                .filter(|name| pid.is_some() && name.starts_with(&prefix))
-                .collect();
+            let left = self.folders();
             if running.is_empty() && left.is_empty() {
                 return;
             }
@@ -188,7 +205,6 @@ fn real_hosts_run_tests_and_are_left_as_they_were() {
     let _alone = alone();
     let case = testbed.case(&testbed.good(), 50);
     let child = testbed.run(&case).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let pid = child.id();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
     let result = fs::read(case.out().join("result.json")).unwrap();
@@ -199,7 +215,19 @@ fn real_hosts_run_tests_and_are_left_as_they_were() {
         let time = figure(&result, protocol, "rtt", "rtt_p50_ms");
         assert!((20.0..500.0).contains(&time), "{protocol}: {time}");
     }
-    testbed.is_clean(Some(pid));
+    assert!(!said(&output).contains("the clock of"), "{}", said(&output));
+    testbed.is_clean();
+    // A clock that is wrong is told of.
+    let case = testbed.case(&testbed.good().replace("2222", "2224"), 20);
+    let output = testbed.outcome(&case);
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    let words = "the clock of 10.77.2.2 is 100.";
+    assert!(
+        said(&output).contains(words) && said(&output).contains("s ahead of"),
+        "{}",
+        said(&output)
+    );
+    testbed.is_clean();
 }
 
 #[test]
@@ -213,6 +241,7 @@ fn real_hosts_that_lack_something_are_told_of() {
     for (second, word) in [
         (good.replace("intf: left", "intf: left9"), "10.77.2.2: missing interface left9"),
         (good.replace("2222", "2223"), "10.77.2.2: missing batslab"),
+        (good.replace("2222", "2225"), "cannot keep a folder on 10.77.2.2: mktemp"),
         (good.replace("2222", "2299"), "cannot log in to 10.77.2.2: ssh: connect"),
         (good.replace(&user, &stranger), "cannot log in to 10.77.2.2: root@10.77.2.2: Permission"),
         (good.replace("intf: left", "arch: pdp11"), "10.77.2.2 is "),
@@ -226,7 +255,7 @@ fn real_hosts_that_lack_something_are_told_of() {
         let result: serde_json::Value = serde_json::from_slice(&result).unwrap();
         assert_eq!(measurement(&result, "udp", "rtt")["status"], "failed");
     }
-    testbed.is_clean(None);
+    testbed.is_clean();
 }
 
 #[test]
@@ -237,9 +266,16 @@ fn an_interrupt_leaves_nothing_on_real_hosts() {
     let mut child =
         testbed.run(&case).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
-    while testbed.busy("a").is_empty() || testbed.busy("b").is_empty() {
+    while testbed.started() < 2 {
         assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "no start");
         std::thread::sleep(Duration::from_millis(20));
+    }
+    // Nobody else of the hosts sees what is noted there.
+    let folders = testbed.folders();
+    assert_eq!(folders.len(), 2, "{folders:?}");
+    for folder in &folders {
+        assert_eq!(fs::metadata(folder).unwrap().mode() & 0o777, 0o700, "{folder:?}");
+        assert_eq!(fs::metadata(folder.join("pids")).unwrap().mode() & 0o777, 0o600, "{folder:?}");
     }
     let pid = child.id();
     assert!(Command::new("kill").arg("-INT").arg(pid.to_string()).status().unwrap().success());
@@ -247,5 +283,23 @@ fn an_interrupt_leaves_nothing_on_real_hosts() {
     assert_eq!(output.status.code(), Some(1));
     assert!(error_of(&output).contains("interrupted"), "{}", error_of(&output));
     assert!(!case.out().exists(), "the folder of results is left");
-    testbed.is_clean(Some(pid));
+    testbed.is_clean();
+}
+
+/// Not even time to say a word: the hosts clean up by themselves.
+#[test]
+fn a_run_that_was_killed_leaves_nothing_on_real_hosts() {
+    let Some(testbed) = Testbed::begin("a_run_that_was_killed_leaves_nothing_on_real_hosts") else {
+        return;
+    };
+    let case = testbed.case(&testbed.good(), 6_000);
+    let mut child = testbed.run(&case).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while testbed.started() < 2 {
+        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "no start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    testbed.is_clean();
 }

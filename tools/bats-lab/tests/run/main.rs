@@ -2,10 +2,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of real time wait for real things")]
 
+mod browser;
 mod check;
 mod hops;
 mod hosts;
 mod local;
+mod page;
 mod programs;
 mod remote;
 mod serve;

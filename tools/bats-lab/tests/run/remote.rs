@@ -17,7 +17,10 @@ fn with_path(case: &Case, arguments: &[&str]) -> Output {
     let path =
         format!("{}:{}", case.folder.path().join("bin").display(), std::env::var("PATH").unwrap());
     let own = Path::new(env!("CARGO_BIN_EXE_batslab")).parent().unwrap();
+    let temporary = case.folder.path().join("temporary");
+    fs::create_dir(&temporary).unwrap();
     batslab()
+        .env("TMPDIR", temporary)
         .env("PATH", format!("{path}:{}", own.display()))
         .env("LAB_LOG", case.folder.path().join("log"))
         .args(["run", &case.file(), "-q", "-o"])
@@ -62,10 +65,12 @@ fn hosts_are_reached_checked_and_left_as_they_were() {
     assert!(figure(&result, "udp", "rtt", "rtt_p50_ms") < 1000.0);
     let log = fs::read_to_string(case.folder.path().join("log")).unwrap();
     assert!(log.contains("-p 2222 me@127.0.0.1") && log.contains("exec batslab __echo"), "{log}");
-    assert!(log.contains("command -v batslab") && log.contains("/sys/class/net/lo"), "{log}");
-    // The folders of this run are gone from the hosts.
-    let folder = log.split("mkdir -p ").nth(1).unwrap().split_whitespace().next().unwrap();
-    assert!(folder.starts_with("/tmp/batslab-") && !Path::new(folder).exists(), "{folder}");
+    // Both hosts had a folder of their own each time, and it is gone.
+    let temporary = case.folder.path().join("temporary");
+    let notes = format!("echo $$ >> {}/batslab-", temporary.display());
+    assert!(log.contains("mktemp -d") && log.contains(&notes), "{log}");
+    let left: Vec<_> = fs::read_dir(&temporary).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::support::{batslab, run};
+use super::support::{batslab, error_of, run, said, skipped};
 
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    address: String,
+    pub(crate) address: String,
     /// Holds the results, and what is none of them.
-    folder: tempfile::TempDir,
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Server {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = batslab()
             .args(["serve", "--listen", "127.0.0.1:0", "--results"])
@@ -50,8 +50,10 @@ impl Server {
         }
         let body = body.map(Value::to_string).unwrap_or_default();
         if !body.is_empty() {
-            request +=
-                &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+            if !headers.iter().any(|header| header.starts_with("Content-Type:")) {
+                request += "Content-Type: application/json\r\n";
+            }
+            request += &format!("Content-Length: {}\r\n", body.len());
         }
         stream.write_all(format!("{request}\r\n{body}").as_bytes()).unwrap();
         let mut answer = Vec::new();
@@ -61,7 +63,7 @@ impl Server {
         (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
     }
 
-    fn json(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+    pub(crate) fn json(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         let (status, text) = self.ask(method, path, &[], body);
         // Bodies may come in chunks.
         let start = text.find(['[', '{']).unwrap_or(0);
@@ -136,8 +138,27 @@ fn a_run_is_stopped_and_two_do_not_run_at_once() {
     let yaml = YAML.replace("interval_num: 4", "interval_num: 4000");
     let (status, answer) = server.json("POST", "/api/runs", Some(&json!({ "yaml": yaml })));
     assert_eq!(status, 201, "{answer}");
+    let name = answer["name"].as_str().unwrap().to_owned();
     let (status, answer) = server.json("POST", "/api/runs", Some(&json!({ "case": "smoke" })));
     assert_eq!(status, 409, "{answer}");
+    let path = format!("/api/runs/{name}");
+    assert_eq!(server.json("DELETE", &path, None), (200, json!({ "stopped": name })));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let ended = loop {
+        let (_, runs) = server.json("GET", "/api/runs", None);
+        if runs[0]["running"] == false {
+            break runs[0].clone();
+        }
+        assert!(Instant::now() < deadline, "{runs}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(ended["error"].as_str().unwrap().contains("interrupted"), "{ended}");
+    assert!(!server.folder.path().join("results").join(&name).exists(), "its folder is left");
+    // It is over: nothing is there to be stopped, and another may start.
+    assert_eq!(server.json("DELETE", &path, None).0, 404);
+    assert_eq!(server.json("DELETE", "/api/runs/none", None).0, 404);
+    let (status, answer) = server.json("POST", "/api/runs", Some(&json!({ "yaml": yaml })));
+    assert_eq!(status, 201, "{answer}");
     // The rest of the test is the server's end: it waits for what it has started.
 }
 
@@ -178,53 +199,61 @@ fn strangers_get_nothing() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// The page starts a test and shows its end, in a browser without a window.
+/// Without a token: this machine's loopback, its names, its own pages, its user.
 #[test]
-fn the_page_works_in_a_browser() {
-    let browser = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
-        Command::new(name)
-            .arg("--version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
-    });
-    let Some(browser) = browser else {
-        std::io::stderr()
-            .write_all(b"\nSKIPPED the_page_works_in_a_browser: there is no chromium\n")
-            .unwrap();
-        return;
-    };
+fn without_a_token_other_pages_and_other_users_get_nothing() {
     let server = Server::start(&[]);
-    let (_, answer) = server.json("POST", "/api/runs", Some(&json!({ "yaml": YAML })));
-    let name = answer["name"].as_str().unwrap();
-    let report = server.folder.path().join("results").join(name).join("report.html");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !report.exists() {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(50));
+    let order = json!({ "yaml": YAML });
+    let port = server.address.rsplit_once(':').unwrap().1.to_owned();
+    for (headers, status) in [
+        // A name that was made to point here, or a page from elsewhere.
+        (vec!["Host: evil.example".to_owned()], 403),
+        (vec![format!("Host: evil.example:{port}")], 403),
+        (vec!["Origin: http://evil.example".to_owned()], 403),
+        (vec!["Origin: null".to_owned()], 403),
+        (vec![format!("Origin: https://127.0.0.1:{port}")], 403),
+        (vec!["Sec-Fetch-Site: cross-site".to_owned()], 403),
+        (vec!["Sec-Fetch-Site: same-site".to_owned()], 403),
+    ] {
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        assert_eq!(
+            server.ask("POST", "/api/runs", &headers, Some(&order)).0,
+            status,
+            "{headers:?}"
+        );
+        assert_eq!(server.ask("DELETE", "/api/runs/x", &headers, None).0, status, "{headers:?}");
     }
-    let dom = |url: &str| {
-        let profile = tempfile::tempdir().unwrap();
-        let output = Command::new(browser)
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-dev-shm-usage",
-                "--virtual-time-budget=4000",
-                "--dump-dom",
-            ])
-            .arg(format!("--user-data-dir={}", profile.path().display()))
-            .arg(url)
+    // A form of another page can send text only.
+    let text = "Content-Type: text/plain";
+    assert_eq!(server.ask("POST", "/api/runs", &[text], Some(&order)).0, 415);
+    let (_, runs) = server.json("GET", "/api/runs", None);
+    assert_eq!(runs, json!([]), "something was started");
+    let own = format!("Origin: http://127.0.0.1:{port}");
+    assert_eq!(server.ask("DELETE", "/api/runs/x", &[&own], None).0, 404);
+    assert_eq!(server.ask("GET", "/api/runs", &["Sec-Fetch-Site: cross-site"], None).0, 200);
+
+    // Another user of this machine must not run commands as this one.
+    let request = format!("GET /api/runs HTTP/1.0\r\nHost: {}\r\n\r\n", server.address);
+    let script =
+        format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf '%s' \"$1\" >&3; head -c 12 <&3");
+    let as_user = |user: &str| {
+        Command::new("setpriv")
+            .args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"])
+            .args(["bash", "-c", &script, "bash", &request])
             .output()
-            .unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let page = dom(&format!("http://{}/", server.address));
-    assert!(page.contains("data-case=\"matrix-1g\"") && page.contains(name), "{page}");
-    assert!(page.contains("passed</span>"), "{page}");
-    let page = dom(&format!("http://{}/runs/{name}/report.html", server.address));
-    // The script has put its mark and its box of values into the plot.
-    assert!(page.contains("class=\"tip\""), "the report's script did not run");
+    match as_user("0") {
+        Ok(output) if output.status.success() => {
+            assert_eq!(said(&output), "HTTP/1.0 200", "{}", error_of(&output));
+            let output = as_user("65534").unwrap();
+            assert_eq!(said(&output), "HTTP/1.0 403", "{}", error_of(&output));
+        }
+        other => skipped(
+            "without_a_token_other_pages_and_other_users_get_nothing",
+            &format!("the part with another user takes root, setpriv and bash: {other:?}"),
+        ),
+    }
+    let output = run(&["serve", "--listen", "0.0.0.0:0"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error_of(&output).contains("--token"), "{}", error_of(&output));
 }

@@ -222,4 +222,14 @@ tests:
     assert!(during < 0.3 * before && during > 0.1 * before, "{before} {during}");
     let fairness = result["cases"][1]["measurements"][0]["figures"]["fairness"].as_f64().unwrap();
     assert!(fairness > 0.7 && fairness <= 1.0, "{fairness}");
+    let one = &result["cases"][1]["measurements"][0];
+    let beside = &one["flows"][0]["figures"];
+    let of = |figures: &serde_json::Value, name: &str| {
+        figures[name].as_f64().unwrap_or_else(|| panic!("no {name}: {figures}"))
+    };
+    let shares = of(&one["figures"], "share_percent") + of(beside, "share_percent");
+    assert!((shares - 100.0).abs() < 1e-6, "{shares}");
+    for name in ["throughput_mbps", "rate_p50_mbps", "cwnd_p50_kb", "srtt_p50_ms"] {
+        assert!(of(beside, name) > 0.0, "{name}");
+    }
 }

@@ -1,7 +1,7 @@
 //! What the tests share.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -56,6 +56,16 @@ pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// Namespaces and folders of labs whose names begin so.
+pub(crate) fn left(labs: &str) -> Vec<PathBuf> {
+    ["/run/netns", "/run/openbats-lab"]
+        .into_iter()
+        .flat_map(|place| std::fs::read_dir(place).into_iter().flatten().flatten())
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(labs))
+        .map(|entry| entry.path())
+        .collect()
+}
+
 /// A folder with a test file in it.
 pub(crate) struct Case {
     pub(crate) folder: tempfile::TempDir,
@@ -79,12 +89,18 @@ impl Case {
     /// Runs it; the result is checked against the published schema.
     pub(crate) fn run(&self, arguments: &[&str]) -> (Output, Value) {
         let out = self.out();
-        let output = batslab()
+        let child = batslab()
             .args(["run", &self.file(), "--quiet", "-o"])
             .arg(&out)
             .args(arguments)
-            .output()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
             .unwrap();
+        let labs = format!("run-{}-", child.id());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(left(&labs), Vec::<PathBuf>::new(), "a lab is left");
         let result = std::fs::read(out.join("result.json")).unwrap_or_else(|error| {
             panic!("no result ({error}): {}{}", said(&output), error_of(&output))
         });

@@ -13,6 +13,8 @@ use super::world::{End, World};
 
 /// Time between two looks.
 pub(super) const TICK: Duration = Duration::from_millis(10);
+/// Virtual time between two glimpses.
+const GLIMPSE: Duration = Duration::from_millis(500);
 /// How long a connection may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// How long messages that may be lost are waited for at the end.
@@ -70,14 +72,32 @@ pub(super) fn is_reliable(mode: Mode) -> bool {
     matches!(mode, Mode::Brtp | Mode::Brctp)
 }
 
-/// Runs flows; the first is the one that time counts from.
+/// What can be seen while flows run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Glimpse {
+    /// Seconds from the main flow's first octet.
+    pub(super) at: f64,
+    /// What all flows together delivered since the glimpse before.
+    pub(super) mbps: f64,
+    /// The longest queue on the way.
+    pub(super) queue_kilobytes: f64,
+}
+
+/// Runs flows; the first is the one that time counts from. What can be seen meanwhile is told to `tell`,
+/// by virtual time.
 ///
 /// # Errors
 /// Where no connection comes about or ends early, or a message arrives altered, twice or, in a
 /// reliable mode, out of order.
-pub(super) fn run(world: &mut World, plans: &[Plan], changes: &Changes) -> Result<Outcome> {
+pub(super) fn run(
+    world: &mut World,
+    plans: &[Plan],
+    changes: &Changes,
+    tell: &dyn Fn(Glimpse),
+) -> Result<Outcome> {
     let flows = plans.iter().map(|plan| Flow::new(plan.clone())).collect();
-    Run { world, flows, by_handle: BTreeMap::new(), zero: None, changes, changed: 0 }.go()
+    let by_handle = BTreeMap::new();
+    Run { world, flows, by_handle, zero: None, changes, changed: 0, tell, told: (0.0, 0) }.go()
 }
 
 struct Flow {
@@ -168,6 +188,9 @@ struct Run<'a> {
     changes: &'a Changes,
     /// How many changes have been made.
     changed: usize,
+    tell: &'a dyn Fn(Glimpse),
+    /// Seconds and octets delivered in all at the last glimpse.
+    told: (f64, u64),
 }
 
 impl Run<'_> {
@@ -369,6 +392,14 @@ impl Run<'_> {
             flow.flown.moments.push(Moment { at, delivered, jitter: flow.jitter, sender });
         }
         let queues = self.world.queues();
+        if at - self.told.0 >= GLIMPSE.as_secs_f64() - 1e-6 {
+            let moments = self.flows.iter().filter_map(|flow| flow.flown.moments.last());
+            let delivered: u64 = moments.map(|moment| moment.delivered).sum();
+            let octets = delivered.saturating_sub(self.told.1) as f64;
+            let queue_kilobytes = queues.iter().max().map_or(0.0, |&octets| octets as f64 / 1e3);
+            (self.tell)(Glimpse { at, mbps: octets * 8e-6 / (at - self.told.0), queue_kilobytes });
+            self.told = (at, delivered);
+        }
         outcome.queues.push((at, queues));
     }
 }

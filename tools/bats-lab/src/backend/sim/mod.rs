@@ -24,15 +24,18 @@ use crate::emulator::wire;
 use crate::plan::{Case, Network, Protocol, ProtocolKind, Tool, ToolKind};
 use crate::protocol::load::{DATAGRAM, UDP_RATE};
 use crate::protocol::reading::Reading;
+use crate::run::progress::Progress;
 use crate::run::schedule::Times;
 use crate::settings::{Direction, Link};
 use echo::Question;
-use flow::is_reliable;
+use flow::{Glimpse, is_reliable};
 use reading::Shown;
 use world::{Between, World};
 
 const MTU: u32 = 1500;
 const MESSAGE: usize = 16 << 10;
+/// What may wait to be shown.
+const GLIMPSES: usize = 256;
 /// Packets of a capture.
 const CAPTURED: u64 = 100_000;
 
@@ -124,19 +127,37 @@ pub(crate) fn not_lossy(protocol: &Protocol) -> String {
     format!("datagrams that may be lost are for btp and transparent; {} is not", protocol.name)
 }
 
+/// What a computation tells while it goes on, and in the end.
+enum News<T> {
+    Glimpse(Glimpse),
+    Done(T),
+}
+
 /// Computes on a thread of its own, which is left alone if the user interrupts: the process ends soon.
+/// What the work lets be seen meanwhile goes to `seen`, here.
 ///
 /// # Errors
 /// Where the user interrupts or the computation panics.
-fn compute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let (sender, receiver) = std::sync::mpsc::channel();
+fn compute<T: Send + 'static>(
+    work: impl FnOnce(&dyn Fn(Glimpse)) -> T + Send + 'static,
+    seen: impl Fn(Glimpse),
+) -> Result<T> {
+    // Bounded, so that who computes does not run far ahead of who shows.
+    let (sender, receiver) = std::sync::mpsc::sync_channel(GLIMPSES);
     std::thread::spawn(move || {
         // Nobody listens any more after an interrupt.
-        let _ = sender.send(work());
+        let result = work(&|glimpse| {
+            let _ = sender.send(News::Glimpse(glimpse));
+        });
+        let _ = sender.send(News::Done(result));
     });
     loop {
         match receiver.recv_timeout(Duration::from_millis(50)) {
-            Ok(result) => return Ok(result),
+            Ok(News::Done(result)) => return Ok(result),
+            Ok(News::Glimpse(glimpse)) => {
+                seen(glimpse);
+                crate::interrupt::check()?;
+            }
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => crate::interrupt::check()?,
             Err(_) => bail!("the simulator broke its promise: see the words of the panic"),
         }
@@ -176,6 +197,7 @@ pub(crate) struct Run<'a> {
     pub(crate) folder: &'a Path,
     /// When the other flows run.
     pub(crate) times: &'a [Times],
+    pub(crate) progress: &'a Progress,
 }
 
 impl Run<'_> {
@@ -218,7 +240,7 @@ impl Run<'_> {
                     rounds: (*count == 1).then_some(15),
                 };
                 let of = self.protocol.label.clone();
-                compute(move || echo::measure(&between, question, capture, &of))??
+                compute(move |_| echo::measure(&between, question, capture, &of), |_| {})??
             }
             _ => bail!("the simulator cannot do this"),
         };
@@ -251,7 +273,7 @@ impl Run<'_> {
             let of_flow = self::mode(&flow.protocol).context("the simulator lacks this flow")?;
             let start = Duration::from_secs_f64(times.delay);
             plans.push(plan(of_flow, start, start + Duration::from_secs_f64(times.duration), 0.0));
-            others.push(format!("{} ({number})", flow.protocol.label));
+            others.push((format!("{} ({number})", flow.protocol.label), *times));
         }
         let mut links = self.network.links.clone();
         let mut changes = Vec::new();
@@ -264,12 +286,18 @@ impl Run<'_> {
             changes.push((Duration::from_secs_f64(event.at), links_of(&links, path)?));
         }
         let between = between.clone();
-        let outcome = compute(move || {
-            let mut world = World::new(&between, capture)?;
-            let outcome = flow::run(&mut world, &plans, &changes);
-            world.finish_capture()?;
-            outcome
-        })??;
+        let what = format!("{} {}", self.protocol.label, self.tool.name);
+        let outcome = compute(
+            move |tell| {
+                let mut world = World::new(&between, capture)?;
+                let outcome = flow::run(&mut world, &plans, &changes, tell);
+                world.finish_capture()?;
+                outcome
+            },
+            |glimpse| {
+                self.progress.sample(&what, glimpse.at, glimpse.mbps, glimpse.queue_kilobytes)
+            },
+        )??;
         let shown = Shown {
             network: self.network,
             path,

@@ -7,6 +7,8 @@ use crate::plan::Network;
 use crate::protocol::reading::{NO_WINDOW, Reading};
 use crate::result::Series;
 use crate::result::figures::{self, set};
+use crate::result::flows::{Flight, beside};
+use crate::run::schedule::Times;
 
 /// Seconds of an interval of throughput at the least, so that rates are not of a few packets.
 const INTERVAL: f64 = 0.1;
@@ -19,8 +21,8 @@ pub(super) struct Shown<'a> {
     pub(super) label: &'a str,
     /// How many of the flows are the main one.
     pub(super) parallel: usize,
-    /// Of each of the others.
-    pub(super) others: Vec<String>,
+    /// Of each of the others, and when it runs.
+    pub(super) others: Vec<(String, Times)>,
     pub(super) mode: bats_proto::Mode,
     /// Seconds that the tool runs.
     pub(super) length: f64,
@@ -40,15 +42,29 @@ impl Shown<'_> {
         figures::of_throughput(&mut reading.figures, &arrived, self.length);
         let mut shares = vec![later_half(&arrived)];
         reading.series.push(arrived);
-        self.state(&mut reading, main);
+        self.state(&mut reading, main, self.label);
         if !is_reliable(self.mode) {
             residual(&mut reading, main, interval, self.label);
         }
-        for (flow, label) in others.iter().zip(&self.others) {
+        let main = Flight {
+            of: self.label.to_owned(),
+            from: 0.0,
+            to: self.length,
+            figures: Default::default(),
+        };
+        let mut flights = vec![main];
+        for (flow, (label, times)) in others.iter().zip(&self.others) {
             let series = throughput(std::slice::from_ref(flow), interval, label);
             shares.push(later_half(&series));
+            let (from, to) = (times.delay, (times.delay + times.duration).min(self.length));
+            let mut figures = figures::Figures::new();
+            let while_it_ran = Series { points: since(&series.points, from), ..series.clone() };
+            figures::of_throughput(&mut figures, &while_it_ran, to - from);
+            flights.push(Flight { of: label.clone(), from, to, figures });
             reading.series.push(series);
+            self.state(&mut reading, std::slice::from_ref(flow), label);
         }
+        reading.flows = beside(&mut reading.figures, &reading.series, flights);
         if shares.len() > 1 {
             set(&mut reading.figures, "fairness", jain_index(&shares));
         }
@@ -62,7 +78,7 @@ impl Shown<'_> {
         (self.sample_interval / TICK.as_secs_f64()).round().max(1.0) as usize
     }
 
-    fn state(&self, reading: &mut Reading, main: &[Flown]) {
+    fn state(&self, reading: &mut Reading, main: &[Flown], of: &str) {
         type Value = fn(&bats_proto::ConnectionStats) -> f64;
         // Several connections: the sum, or the mean where a sum means nothing.
         let values: [(&str, &str, bool, Value); 5] = [
@@ -92,7 +108,7 @@ impl Shown<'_> {
             let points: Vec<_> =
                 (0..first.moments.len()).step_by(self.step()).filter_map(at).collect();
             if !points.is_empty() {
-                reading.series.push(series(name, self.label, unit, points));
+                reading.series.push(series(name, of, unit, points));
             }
         }
     }
@@ -165,6 +181,11 @@ fn throughput(flows: &[Flown], interval: f64, of: &str) -> Series {
         })
         .collect();
     series("throughput", of, "Mbit/s", points)
+}
+
+/// Points of intervals from a time on, which then is zero. The interval in which it lies counts whole.
+fn since(points: &[(f64, f64)], from: f64) -> Vec<(f64, f64)> {
+    points.iter().filter(|point| point.0 > from).map(|&(at, value)| (at - from, value)).collect()
 }
 
 fn later_half(series: &Series) -> f64 {
