@@ -19,6 +19,10 @@ use crate::congestion::AckSample;
 
 /// Packets of a trial that is worth a conclusion.
 const MIN_TRIAL: f64 = 40.0;
+/// The same where much is lost, at most.
+const MOST_TRIAL: f64 = 120.0;
+/// Seconds of trials after which the least number of packets is enough all the same.
+const LONG_TRIAL: f64 = 0.3;
 /// Packets at the usual level worth a comparison.
 const MIN_EVEN: f64 = 100.0;
 /// Packets remembered at the usual level: older ones fade.
@@ -228,7 +232,8 @@ impl LossTrial {
             return None;
         }
         self.low_seconds += (self.low_ended - self.low_began).as_secs_f64();
-        if self.low.total < MIN_TRIAL {
+        let is_long = self.low_seconds >= LONG_TRIAL;
+        if self.low.total < if is_long { MIN_TRIAL } else { self.enough() } {
             return None;
         }
         let low = core::mem::take(&mut self.low);
@@ -261,6 +266,14 @@ impl LossTrial {
         } else {
             own
         })
+    }
+
+    /// Packets that a trial needs: the more is lost the more, for what arrives to tell three quarters from
+    /// all of it, by two standard deviations.
+    fn enough(&self) -> f64 {
+        let share = self.low.share().min(0.99);
+        let noise = 2.0 / (MOST_ARRIVALS - 0.75);
+        (noise * noise * 2.0 * share / (1.0 - share)).clamp(MIN_TRIAL, MOST_TRIAL)
     }
 
     /// Share of the arrivals before a trial that must arrive in it, too, for the link to be overrun:

@@ -51,9 +51,6 @@ const PATIENT_STEPS: u32 = 2;
 const DOWN_GAIN: f64 = 0.75;
 /// Time between probes for more bandwidth.
 const PROBE_INTERVAL: Duration = Duration::from_millis(2_500);
-/// The same where others share the link, and the growth of a probe that filled it which shows them.
-const SHARED_INTERVAL: Duration = Duration::from_millis(1_250);
-const SHARED_GROWTH: f64 = 0.04;
 /// Power of the part kept of what such a probe found (ADR 0016).
 const KEPT_POWER: i32 = 2;
 /// A round lasts at least this long: on paths with hardly any delay acknowledgements come less
@@ -155,8 +152,6 @@ pub(super) struct Bbr {
     up_queue: Duration,
     /// The probe made a queue of its own.
     filled: bool,
-    /// The last probe got a part of what it asked for: others had the rest.
-    is_shared: bool,
     /// The longest queue since this state began.
     longest_queue: Duration,
     /// Pace, as a share of the rate believed, at which a queue stood for long.
@@ -223,7 +218,6 @@ impl Bbr {
             up_steps: 0,
             up_queue: Duration::ZERO,
             filled: false,
-            is_shared: false,
             longest_queue: Duration::ZERO,
             stood_at: None,
             probed: false,
@@ -304,8 +298,7 @@ impl Bbr {
             } else if let Some(at) = due {
                 at.max(now + self.round_time() * 2)
             } else {
-                let interval = if self.is_shared { SHARED_INTERVAL } else { PROBE_INTERVAL };
-                now + interval.max(rounds) + interval / 1_280 * spread
+                now + PROBE_INTERVAL.max(rounds) + PROBE_INTERVAL / 1_280 * spread
             };
         }
     }
@@ -417,7 +410,7 @@ impl Bbr {
     fn probe_growth(&self) -> f64 {
         let arriving = self.path.arrivals(self.round_time()).map_or(0, |(rate, _)| rate);
         let growth = arriving as f64 / self.arrivals_before_up.max(1) as f64;
-        (growth * PROBE_TOLERANCE - 1.0).max(0.0)
+        (growth - 1.0).max(0.0)
     }
 
     /// More is proven by what arrives, not by what is sent: where no queue keeps the excess it is
@@ -433,7 +426,7 @@ impl Bbr {
         } else {
             1.0
         };
-        (self.before_up as f64 * (1.0 + growth * kept)) as u64
+        (self.before_up as f64 * (1.0 + growth * kept) * PROBE_TOLERANCE) as u64
     }
 
     /// Packets whose arrival is seen now were sent faster than the rate: only they can prove more.

@@ -4,7 +4,20 @@ use bats_types::Timestamp;
 
 use super::*;
 
+/// Packets that a fall of the rate is concluded from.
+const SURE_PACKETS: u64 = 60;
+
 impl Bbr {
+    /// Packets of a round at the rate believed.
+    fn round_packets(&self) -> u64 {
+        (self.bandwidth as f64 * self.round_time().as_secs_f64()) as u64 / self.packet
+    }
+
+    /// Poor rounds in a row that are no chance.
+    fn rounds_to_be_sure(&self) -> u32 {
+        SURE_PACKETS.div_ceil(self.round_packets().max(1)).clamp(2, 8) as u32
+    }
+
     pub(super) fn on_round(&mut self, now: Timestamp, app_limited: bool) {
         self.rounds_in_state += 1;
         let grown = self.bandwidth as f64 / self.bandwidth_at_round.max(1) as f64;
@@ -15,7 +28,9 @@ impl Bbr {
         let is_poor = arrivals.is_some_and(|(arriving, lost)| {
             lost > own + SUDDEN_LOSS && (arriving as f64) < expected * SUDDEN_FALL
         }) && !app_limited
-            && self.cut.is_none();
+            && self.cut.is_none()
+            // Start-up is a round trip ahead of what arrives.
+            && !matches!(self.state, State::Startup | State::Drain);
         self.poor_rounds = if is_poor { self.poor_rounds + 1 } else { 0 };
         match (self.state, arrivals) {
             // What is sent in excess is lost where no queue keeps it: more is sent, no more arrives.
@@ -25,13 +40,16 @@ impl Bbr {
                     && lost > STARTUP_LOSS
                     && !app_limited
                     && grown > 1.25
+                    && self.round_packets() >= SURE_PACKETS / 2
                     && now_arriving < before / 8 * 9 =>
             {
                 self.bandwidth = now_arriving;
                 self.path.forget_own_loss();
                 self.enter(now, State::Drain);
             }
-            (State::Cruise, Some((now_arriving, _))) if is_poor && self.poor_rounds >= 2 => {
+            (State::Cruise, Some((now_arriving, _)))
+                if is_poor && self.poor_rounds >= self.rounds_to_be_sure() =>
+            {
                 // The link has become much slower, or loses much more. A trial tells which; in the
                 // meantime the worse is assumed.
                 self.cut = Some(Cut { bandwidth: self.bandwidth, arrivals: now_arriving });

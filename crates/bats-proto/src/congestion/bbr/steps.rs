@@ -83,11 +83,13 @@ impl Bbr {
     /// What the arrivals of late say of the rate.
     pub(super) fn take_rate(&mut self, now: Timestamp, signs: &Signs) {
         let Some(rate) = self.path.rate(self.rate_span()) else { return };
-        // What start-up sent is still on its way when it ends, perhaps before there was anything to
-        // measure; no probe set a ceiling then.
-        let ceiling = if matches!(self.state, State::Startup | State::Drain) || !self.has_sample {
+        // Start-up may have ended before there was anything to measure; no probe set a ceiling then.
+        let ceiling = if self.state == State::Startup || !self.has_sample {
             // Bursts may cross a shared link faster than a whole flow could.
             (self.bandwidth_at_round.max(self.initial) as f64 * MAX_ROUND_GROWTH) as u64
+        } else if self.state == State::Drain {
+            // What start-up sent is still arriving; what was lost of it in a queue proves nothing.
+            self.path.arrivals(self.round_time()).map_or(0, |(rate, _)| rate)
         } else {
             self.probe_ceiling()
         };
@@ -175,7 +177,6 @@ impl Bbr {
             }
             State::Up if signs.is_full || signs.is_congestive => {
                 self.filled = signs.is_full;
-                self.is_shared = self.filled && self.probe_growth() > SHARED_GROWTH;
                 if self.filled {
                     self.bandwidth = self.bandwidth.min(self.probe_ceiling());
                 }
@@ -205,7 +206,7 @@ impl Bbr {
             self.blind_until = now + self.round_time();
         } else if too_long
             && signs.is_full
-            && signs.standing > self.longest_queue / 2
+            && signs.standing > (self.longest_queue / 2).max(self.queue_threshold() * 2)
             && !self.path.is_suspicious()
         {
             // Whoever is alone sees a queue become shorter.
