@@ -67,3 +67,48 @@ impl Restart {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rounds of 20 ms until a start is wanted.
+    fn rounds_until_start(
+        restart: &mut Restart,
+        from: u64,
+        rate: u64,
+        has_queue: bool,
+    ) -> Option<u64> {
+        (0..500)
+            .find(|&n| restart.on_round(Timestamp::from_millis((from + n) * 20), rate, has_queue))
+    }
+
+    #[test]
+    fn who_has_fallen_far_without_a_queue_starts_anew_and_later_each_time() {
+        let mut restart = Restart::default();
+        assert_eq!(
+            rounds_until_start(&mut restart, 0, 1_000_000, false),
+            None,
+            "nothing has fallen"
+        );
+        assert_eq!(rounds_until_start(&mut restart, 500, 100_000, true), None, "a queue stands");
+        assert_eq!(rounds_until_start(&mut restart, 1_000, 400_000, false), None, "not far enough");
+        assert_eq!(rounds_until_start(&mut restart, 1_500, 100_000, false), Some(15));
+        assert_eq!(
+            rounds_until_start(&mut restart, 1_516, 100_000, false),
+            Some(49),
+            "a second later"
+        );
+        // The best rate is halved each time: a link that is slow for good is left in peace.
+        assert_eq!(rounds_until_start(&mut restart, 1_566, 100_000, false), None);
+    }
+
+    #[test]
+    fn a_rate_that_did_not_hold_is_none() {
+        let mut restart = Restart::default();
+        for n in 0..40 {
+            let rate = if n % 5 == 0 { 1_000_000 } else { 100_000 };
+            assert!(!restart.on_round(Timestamp::from_millis(n * 20), rate, false), "{n}");
+        }
+    }
+}
