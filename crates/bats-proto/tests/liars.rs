@@ -340,6 +340,56 @@ fn a_flood_of_first_flights_is_answered_without_state() {
     assert_eq!(server.connection_count(), 0, "half-open connections end");
 }
 
+/// Row 10 of the goals, without any retry: as many handshakes as there are places are answered, copies
+/// of flights included, none with more than three times what it brought; the others get nothing.
+#[test]
+fn a_storm_from_a_hundred_thousand_addresses_is_answered_threefold_at_most() {
+    const FLIGHTS: u32 = 100_000;
+    let mut server = server(transport(), usize::MAX, 10_000);
+    let (_, most) = flood_of_first_flights(&mut server, FLIGHTS);
+    assert!(most <= 4_096, "{most} half-open connections");
+    let stats = server.endpoint_stats();
+    let begun = stats.handshakes_started;
+    assert_eq!(begun, most as u64);
+    let refused = stats.half_open_refused + stats.memory_refusals + stats.connections_refused;
+    assert_eq!(begun + stats.retries_sent + refused, u64::from(FLIGHTS), "{stats:?}");
+    assert!(begun == 4_096 && stats.retries_sent > 10_000, "{stats:?}");
+    assert_eq!((server.connection_count(), stats.memory_promised), (0, 0));
+}
+
+/// Row 2 of the goals: a first flight that was damaged on its way leaves nothing behind.
+#[test]
+fn a_damaged_first_flight_leaves_no_state() {
+    let mut server = server(transport(), usize::MAX, 1_000);
+    let liar = LyingClient::new(1);
+    let parameters = TransportParameters { connection_id: liar.cid(), ..Default::default() };
+    let first = liar.first_flight(&parameters.encode(0), &[]);
+    // What is behind the packet is padding, which nothing seals.
+    let sealed = first.iter().rposition(|&octet| octet != 0).unwrap() + 1;
+    let mut buffer = Vec::with_capacity(65_536);
+    for at in 0..sealed {
+        let mut damaged = first.clone();
+        damaged[at] ^= 1 << (at % 8);
+        let remote = Stage::address();
+        let received = Received { remote, local_ip: None, ecn: 0, payload: &mut damaged };
+        server.handle(Timestamp::from_millis(1_000), Input::Datagram(received));
+        while let Output::Transmit(transmit) =
+            server.poll(Timestamp::from_millis(1_000), &mut buffer)
+        {
+            assert!(transmit.len < 100, "octet {at}: more than which versions there are");
+        }
+        assert_eq!(server.connection_count(), 0, "octet {at}");
+    }
+    let stats = server.endpoint_stats();
+    assert_eq!((stats.handshakes_started, stats.memory_promised), (0, 0));
+    // The same without the damage.
+    let mut whole = first;
+    let remote = Stage::address();
+    let received = Received { remote, local_ip: None, ecn: 0, payload: &mut whole };
+    server.handle(Timestamp::from_millis(1_000), Input::Datagram(received));
+    assert_eq!(server.connection_count(), 1);
+}
+
 #[test]
 fn a_full_server_refuses_and_counts() {
     let mut server = server(transport(), 1_000_000, 20);

@@ -16,8 +16,8 @@ use bats_proto::wire::rank::{MAX_RANK_ENTRIES, RankFeedback};
 use bats_proto::wire::short_header::PacketKind;
 use bats_proto::wire::varint::{Reader, Writer};
 use bats_proto::{
-    ClientConfig, ConnectError, Endpoint, EndpointConfig, EndpointStats, Identity, Input, Mode,
-    Output, PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
+    ClientConfig, ConnectError, Endpoint, EndpointConfig, EndpointStats, Event, Identity, Input,
+    Mode, Output, PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
 };
 use stage::{MS, Stage, server, transport, written};
 
@@ -406,4 +406,72 @@ fn a_jump_in_a_timely_flow_has_a_limit() {
     say(2 * MAX_JUMP - 1, 0);
     say(3 * MAX_JUMP, 1);
     say(MAX_JUMP, 2);
+}
+
+/// What a peer says before its handshake is done waits in a few places; the counter is that of the
+/// connection.
+#[test]
+fn data_before_the_end_of_the_handshake_has_few_places() {
+    const PLACES: u64 = 48;
+    for (packets, dropped) in [(PLACES, 0), (PLACES + 5, 5)] {
+        let mut server = server(transport(), 1_000, 10);
+        let mut liar = LyingClient::new(1);
+        let parameters = TransportParameters { connection_id: liar.cid(), ..Default::default() };
+        hear(&mut server, 1, liar.first_flight(&parameters.encode(0), &[]));
+        answers(&mut server).iter().for_each(|datagram| liar.learn(datagram));
+        for _ in 0..packets {
+            let ping = liar.packet(PacketKind::Control, &[1]).expect("the server has answered");
+            hear(&mut server, 1, ping);
+        }
+        let finished = liar.finished().expect("the server has answered");
+        hear(&mut server, 1, finished);
+        let mut buffer = Vec::with_capacity(65_536);
+        let accepted = loop {
+            match server.poll(NOW, &mut buffer) {
+                Output::Event(handle, Event::Accepted) => break handle,
+                Output::Timeout(_) => panic!("the handshake is done"),
+                _ => {}
+            }
+        };
+        let stats = server.stats(NOW, accepted).expect("it is there");
+        assert_eq!((stats.early_packets_dropped, stats.packets_received), (dropped, PLACES));
+    }
+}
+
+#[test]
+fn packets_in_parts_have_so_many_places() {
+    const PLACES: u64 = 32;
+    let mut stage = Stage::established(transport());
+    for id in 0..PLACES + 3 {
+        stage.say_frame(&Frame::Fragment {
+            id,
+            index: 0,
+            kind: PacketKind::Source,
+            carried: false,
+            last: false,
+            data: &[0; 100],
+        });
+        let dropped = (id + 1).saturating_sub(PLACES);
+        assert_eq!((stage.stats().fragments_dropped, stage.closed.clone()), (dropped, None));
+    }
+}
+
+/// Every other number arrives: a range each.
+#[test]
+fn an_acknowledgement_that_leaves_ranges_out_is_counted() {
+    let mut stage = Stage::established(transport());
+    let say = |stage: &mut Stage, packets: u64| {
+        for _ in 0..packets {
+            stage.liar.skip(1);
+            let ping = stage.liar.packet(PacketKind::Control, &[1]).expect("established");
+            stage.hear(ping);
+        }
+        stage.pass(MS * 50);
+    };
+    say(&mut stage, 100);
+    say(&mut stage, 150);
+    assert_eq!(stage.stats().acks_shortened, 0);
+    say(&mut stage, 400);
+    assert_eq!(stage.stats().acks_shortened, 1);
+    assert_eq!(stage.closed, None);
 }

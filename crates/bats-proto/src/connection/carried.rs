@@ -336,6 +336,8 @@ impl Connection {
         streams.outgoing.set_link(several.then_some(first.link));
         let had_end = streams.outgoing.end().is_some();
         let kind = streams.outgoing.poll(now, size, &path, Some(seal), out);
+        // What was left may have been too old, so that there is an end and no packet.
+        self.control.end |= !had_end && streams.outgoing.end().is_some();
         if self.writable_wanted {
             // Where nothing is acknowledged, nothing but the sending itself makes room.
             self.update_application();
@@ -353,8 +355,8 @@ impl Connection {
             carried.asked_at = now;
             self.control.ping = true;
         }
-        self.control.end |= !had_end && streams.outgoing.end().is_some();
         carried.loss.sent += 1;
+        self.coded_at = now;
         self.counters.packets_sent += 1;
         self.counters.bytes_sent += out.len() as u64;
         if self.deadlines.probe.is_none() {

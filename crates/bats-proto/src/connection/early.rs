@@ -3,9 +3,11 @@
 use super::protection::Opened;
 use crate::wire::short_header::PacketKind;
 
-/// Packets held: a first message and its repairs. Who fills this has done the key exchange, so that
-/// made-up packets cost nothing.
-const MAX_PACKETS: usize = 16;
+/// Authentic packets held: a first flight (40 packets at the start of congestion control) and what
+/// goes with it. Who fills this has done the key exchange, so that made-up packets cost nothing.
+const MAX_OPENED: usize = 48;
+/// Packets held whose keys are not there yet, which anybody may have made.
+const MAX_SEALED: usize = 16;
 
 /// An authentic packet.
 #[derive(Debug)]
@@ -29,10 +31,11 @@ pub(super) struct EarlyPackets {
 impl EarlyPackets {
     /// Keeps a packet, if there is room for it; those of later keys cannot be early.
     pub(super) fn hold(&mut self, opened: &Opened, ce: bool, payload: &[u8]) {
-        if opened.updated {
+        // Copies must not take the places of others.
+        if opened.updated || self.opened.iter().any(|held| held.pn == opened.pn) {
             return;
         }
-        if self.opened.len() < MAX_PACKETS {
+        if self.opened.len() < MAX_OPENED {
             let payload = payload.to_vec();
             self.opened.push(EarlyPacket { pn: opened.pn, kind: opened.kind, ce, payload });
         } else {
@@ -49,7 +52,7 @@ impl EarlyPackets {
     /// that answers early messages says more than its handshake, and a copy of that may come later
     /// than the rest.
     pub(super) fn hold_sealed(&mut self, ce: bool, packet: &[u8]) {
-        if self.sealed.len() < MAX_PACKETS {
+        if self.sealed.len() < MAX_SEALED {
             self.sealed.push((ce, packet.to_vec()));
         } else {
             self.dropped += 1;
@@ -76,7 +79,7 @@ mod tests {
         let mut early = EarlyPackets::default();
         for pn in 0..100_u64 {
             // One of them is of later keys, and not counted.
-            assert_eq!(early.dropped(), pn.saturating_sub(MAX_PACKETS as u64 + 1));
+            assert_eq!(early.dropped(), pn.saturating_sub(MAX_OPENED as u64 + 1));
             let opened = Opened {
                 carried: false,
                 pn,
@@ -88,12 +91,12 @@ mod tests {
             early.hold(&opened, false, &[0; 1_400]);
         }
         let held = early.take();
-        assert_eq!(held.len(), MAX_PACKETS);
+        assert_eq!(held.len(), MAX_OPENED);
         assert!(held.iter().all(|packet| packet.pn != 3));
         assert!(early.take().is_empty());
         for pn in 0..100 {
             early.hold_sealed(pn == 0, &[pn; 100]);
         }
-        assert_eq!(early.take_sealed().len(), MAX_PACKETS);
+        assert_eq!(early.take_sealed().len(), MAX_SEALED);
     }
 }

@@ -9,6 +9,7 @@ use rand::Rng;
 use super::{Connection, MAX_ACK_DELAY, Role};
 use crate::congestion;
 use crate::endpoint::Transmit;
+use crate::link::loss::LossEstimator;
 use crate::link::mtu::{BASE_UDP_PAYLOAD, MtuDiscovery};
 use crate::link::rtt::RttEstimator;
 use crate::link::sent::Contents;
@@ -128,6 +129,7 @@ impl Connection {
             // new port of the same address is a NAT that forgot.
             let rtt = self.rtt.smoothed();
             self.rtt = RttEstimator::new(rtt);
+            self.sent.loss = LossEstimator::default();
             self.mtu = MtuDiscovery::new(self.max_udp_payload);
             let algorithm = self.algorithm();
             self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);

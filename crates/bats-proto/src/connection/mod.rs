@@ -266,7 +266,8 @@ impl Connection {
     /// Next message in order; see [`crate::Endpoint::recv`].
     pub(crate) fn recv(&mut self, now: Timestamp) -> Option<Bytes> {
         let Some(message) = self.streams.as_mut()?.inbox.pop() else {
-            self.readable_told = false;
+            // Who has been told of the end need not be told again.
+            self.readable_told = self.is_finished();
             return None;
         };
         self.take_symbols(now);

@@ -131,19 +131,26 @@ impl Connection {
         match kind {
             (kind, true) => {
                 self.owe_ack(now);
+                self.listen(now);
                 let payload = payload.to_vec();
                 self.push_arrived(Arrived::Packet(kind, payload));
             }
             (PacketKind::Control, false) => self.handle_control(now, payload),
             (kind, false) => {
                 self.owe_ack(now);
-                if self.role == Role::Client {
-                    self.silence.on_data(now, self.rtt.smoothed());
-                }
+                self.listen(now);
                 self.handle_coded(now, kind, payload);
             }
         }
         true
+    }
+
+    /// Data arrived, this connection's own or what it carries for others: a client notices when
+    /// there are no more, as its address may be another without its knowing.
+    fn listen(&mut self, now: Timestamp) {
+        if self.role == Role::Client {
+            self.silence.on_data(now, self.rtt.smoothed());
+        }
     }
 
     fn update_keys(&mut self, now: Timestamp, opened: u64) {

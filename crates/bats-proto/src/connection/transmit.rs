@@ -416,7 +416,7 @@ impl Connection {
                 break;
             }
             if self.probes_allowed == 0 {
-                let in_flight = self.sent.bytes_in_flight() + packet_bound as u64;
+                let in_flight = self.sent.bytes_in_window() + packet_bound as u64;
                 if in_flight > self.controller.window() {
                     break;
                 }
@@ -584,6 +584,10 @@ impl Connection {
     }
 
     fn on_probe_timeout(&mut self, now: Timestamp) {
+        if self.carried.is_some() {
+            // The repair leaves when a link asks for it; until then one probe is enough.
+            self.coded_at = now;
+        }
         self.probe_count += 1;
         self.counters.probe_timeouts += 1;
         self.controller.on_probe_timeout(now, self.probe_count);
@@ -628,8 +632,9 @@ impl Connection {
             let from = if self.probe_count == 0 { now } else { self.sent.last_eliciting_at() };
             // Whoever has seen nothing of the data does not report that they are missing: answers to
             // keep-alives and other packets do not put their repair off.
-            let from =
-                if undecoded && self.carried.is_none() { from.min(self.coded_at) } else { from };
+            // Across relays what waits for a link is not under way yet.
+            let stalled = undecoded && (self.carried.is_none() || !self.has_data());
+            let from = if stalled { from.min(self.coded_at) } else { from };
             Some((from + self.probe_backoff()).max(now))
         } else {
             None

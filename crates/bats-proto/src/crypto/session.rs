@@ -43,7 +43,7 @@ pub enum ClientTls {
 pub struct ServerParts {
     tls: Arc<ServerConfig>,
     clock: Arc<ToldTime>,
-    sessions: Arc<ServerSessions>,
+    pub(super) sessions: Arc<ServerSessions>,
 }
 
 /// What a client's session is made of.

@@ -4,8 +4,10 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use bats_types::Timestamp;
+use rustls::server::StoresServerSessions as _;
 
 use super::session::{ClientTls, ServerTls, Session};
+use super::tickets::MAX_SESSIONS;
 use super::{SessionStore, fingerprint, generate_identity};
 use crate::config::{
     ClientConfig, Mode, PeerTrust, Resumption, Security, ServerConfig, TransportConfig,
@@ -143,4 +145,16 @@ fn early_data_are_refused_without_harm() {
     assert!(finish(&mut client, &mut server));
     assert_eq!(client.peer_parameters(), Some(&[6][..]));
     assert!(client.is_resumed() && !client.is_early_accepted());
+}
+
+#[test]
+fn sessions_that_made_room_are_counted() {
+    let Ends { server, .. } = Ends::new();
+    let ServerTls::Tls(parts) = &server else { panic!("real TLS") };
+    for number in 0..MAX_SESSIONS {
+        assert!(parts.sessions.put(number.to_be_bytes().to_vec(), vec![7]));
+    }
+    assert_eq!(server.sessions_displaced(), 0, "at the limit");
+    assert!(parts.sessions.put(vec![1], vec![7]) && parts.sessions.put(vec![2], vec![7]));
+    assert_eq!(server.sessions_displaced(), 2, "beyond it");
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use super::{ConnectionHandle, carrier};
 
-/// Half-open handshakes at once: each takes some 20 KiB, ends after 10 s, and a server that needs
-/// more of them is flooded.
+/// Half-open handshakes at once: each takes some 20 KiB, and 70 more if its client
+/// sends data and withholds the end of the handshake; it ends after 10 s, and a server that needs more of
+/// them is flooded.
 pub(super) const MAX_HALF_OPEN: usize = 4_096;
 /// Half-open handshakes at once from one /24 (IPv4) or /56 (IPv6), what one network is given: it
 /// cannot take all the places. Across relays each node counts for itself.

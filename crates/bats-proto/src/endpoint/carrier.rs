@@ -59,8 +59,8 @@ pub(super) struct Carrier {
     own_turn: bool,
     /// Packets for this node's sessions.
     arrived: VecDeque<(FlowKey, PacketKind, Vec<u8>)>,
-    /// Sessions that a link has taken packets from.
-    touched: Vec<ConnectionHandle>,
+    /// Sessions that a link has asked for packets, and whether they gave one.
+    touched: Vec<(ConnectionHandle, bool)>,
 }
 
 impl Carrier {
@@ -183,7 +183,7 @@ impl Pulling<'_> {
                 let kind = session.poll_carried(now, &first, out);
                 (kind, session.has_carried_data())
             });
-            self.carrier.touched.extend(handle);
+            self.carrier.touched.extend(handle.map(|handle| (handle, kind.is_some())));
             let Some(kind) = kind else {
                 // What is left may be the share of another link.
                 if !has_more || way.links <= 1 {
@@ -465,8 +465,13 @@ impl Endpoint {
             self.wake_link(ConnectionHandle(id));
         }
         let touched = self.carrier.as_mut().map(|c| core::mem::take(&mut c.touched));
-        for handle in touched.into_iter().flatten() {
-            self.mark_dirty(handle);
+        for (handle, gave) in touched.into_iter().flatten() {
+            if gave {
+                self.mark_dirty(handle);
+            } else if self.is_dirty.insert(handle) {
+                self.dirty.push_back(handle);
+                self.asked.insert(handle);
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 
 mod admission;
 mod carrier;
+#[cfg(test)]
+mod ledger_tests;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -102,9 +104,14 @@ pub struct Endpoint {
     by_cid: FxHashMap<[u8; 4], ConnectionHandle>,
     /// Clients' first packets, until they have learnt our connection ID.
     by_first: FxHashMap<(SocketAddr, [u8; ORIGINAL_CID_LEN]), ConnectionHandle>,
+    /// The same the other way round.
+    firsts: BTreeMap<ConnectionHandle, (SocketAddr, [u8; ORIGINAL_CID_LEN])>,
     /// Connections that may have something to say, each at most once.
     dirty: VecDeque<ConnectionHandle>,
     is_dirty: BTreeSet<ConnectionHandle>,
+    /// Sessions across relays among them of which all that is new is that a link has asked them in
+    /// vain.
+    asked: BTreeSet<ConnectionHandle>,
     timers: BTreeSet<(Timestamp, ConnectionHandle)>,
     armed: BTreeMap<ConnectionHandle, Timestamp>,
     half_open: HalfOpen,
@@ -136,8 +143,10 @@ impl Endpoint {
             next_handle: 0,
             by_cid: FxHashMap::default(),
             by_first: FxHashMap::default(),
+            firsts: BTreeMap::new(),
             dirty: VecDeque::new(),
             is_dirty: BTreeSet::new(),
+            asked: BTreeSet::new(),
             timers: BTreeSet::new(),
             armed: BTreeMap::new(),
             half_open: HalfOpen::default(),
@@ -256,6 +265,7 @@ impl Endpoint {
     }
 
     fn mark_dirty(&mut self, handle: ConnectionHandle) {
+        self.asked.remove(&handle);
         if self.is_dirty.insert(handle) {
             self.dirty.push_back(handle);
         }
@@ -373,6 +383,7 @@ impl Endpoint {
             self.stats.datagrams_dropped += 1;
             return None;
         };
+        let carried = self.carrier.as_ref().and_then(|c| c.key_of(datagram.remote));
         if self.half_open.is_full(datagram.remote) {
             self.stats.half_open_refused += 1;
             return None;
@@ -389,12 +400,16 @@ impl Endpoint {
             self.half_open.is_busy(datagram.remote, retry_threshold),
         );
         match start {
+            ServerStart::Accept(start) if !crypto.opens(&start, datagram.payload) => {
+                // Damaged on the way, or never a first flight: nothing is made for it.
+                self.stats.datagrams_dropped += 1;
+                None
+            }
             ServerStart::Accept(start) => {
                 let others = max_connections.saturating_sub(self.connections.len() + 1);
                 let transport = self.within_memory(&transport, others)?;
                 let local_cid = self.fresh_cid();
                 let code_seed = self.rng.next_u64();
-                let carried = self.carrier.as_ref().and_then(|c| c.key_of(datagram.remote));
                 let take_early = transport.early_data && carried.is_none();
                 let parameters = TransportParameters {
                     early_limit: if take_early { handshake::EARLY_LIMIT } else { 0 },
@@ -420,7 +435,9 @@ impl Endpoint {
                 };
                 let handle = self.insert(now, setup);
                 self.half_open.insert(handle, datagram.remote);
-                self.by_first.insert((datagram.remote, initial.destination), handle);
+                let first = (datagram.remote, initial.destination);
+                self.by_first.insert(first, handle);
+                self.firsts.insert(handle, first);
                 Some(handle)
             }
             ServerStart::Answer(answer) => {
@@ -498,6 +515,7 @@ impl Endpoint {
 
     /// A connection has nothing more to say now: arm its timer, or forget it.
     fn settle(&mut self, now: Timestamp, handle: ConnectionHandle) {
+        let was_asked = self.asked.remove(&handle);
         self.watch_link(now, handle);
         self.leave_liar(now, handle);
         let Some(connection) = self.connections.get(&handle) else { return };
@@ -522,7 +540,10 @@ impl Endpoint {
             }
         }
         if let (Some(carrier), Some(key)) = (&mut self.carrier, key) {
-            for link in carrier.note(key, has_data) {
+            let links = carrier.note(key, has_data);
+            // A link that has just asked in vain would ask again, and so on without end: a session
+            // whose window is full, or which keeps the rest for another link, has data all the same.
+            for link in links.into_iter().filter(|_| !was_asked) {
                 self.wake_link(ConnectionHandle(link.0));
             }
         }
@@ -532,7 +553,9 @@ impl Endpoint {
         if let Some(connection) = self.connections.remove(&handle) {
             self.memory.release(connection.memory());
             self.by_cid.remove(&connection.local_cid());
-            self.by_first.retain(|_, other| *other != handle);
+            if let Some(first) = self.firsts.remove(&handle) {
+                self.by_first.remove(&first);
+            }
             self.half_open.remove(handle);
             if let Some(carrier) = &mut self.carrier {
                 carrier.forget(now, handle, connection.carried_key());

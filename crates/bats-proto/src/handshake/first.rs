@@ -5,9 +5,10 @@ use core::net::SocketAddr;
 use bats_types::Timestamp;
 
 use super::early::{SharedLedger, lock};
+use super::packet;
 use super::token::TokenKey;
 use crate::config::{Security, ServerConfig};
-use crate::crypto::ServerTls;
+use crate::crypto::{ServerTls, initial_keys};
 use crate::error::ConnectError;
 use crate::wire::long_header::{
     self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
@@ -138,6 +139,42 @@ impl ServerCrypto {
     /// Whether early data of one more first flight would be taken; true if none are taken at all.
     pub(crate) fn has_early_room(&self, now: Timestamp) -> bool {
         self.ledger.as_ref().is_none_or(|ledger| lock(ledger).has_room(now))
+    }
+
+    /// As many first flights with early data as are remembered.
+    #[cfg(test)]
+    pub(crate) fn fill_ledger(&self, now: Timestamp) {
+        let mut ledger = lock(self.ledger.as_ref().expect("early data are taken"));
+        let mut number = 0_u64;
+        while ledger.has_room(now) {
+            let mut flight = [0; 32];
+            flight[..8].copy_from_slice(&number.to_le_bytes());
+            assert!(ledger.begin(now, flight));
+            number += 1;
+        }
+    }
+
+    /// Whether a datagram has a packet that the keys of its first level open: what was damaged on the way
+    /// costs no handshake, and takes no place that others would be limited by.
+    pub(crate) fn opens(&self, start: &StartInfo, datagram: &[u8]) -> bool {
+        let Some(keys) = initial_keys(self.tls.security(), &start.destination, false) else {
+            return false;
+        };
+        let mut rest = datagram;
+        while let Some(header) = long_header::decode(rest) {
+            let (kind, number_at, len) = (header.kind, header.number_at, header.packet_len);
+            let Some((packet, others)) = rest.split_at_checked(len) else { break };
+            if kind == LongKind::Initial
+                && packet::open(&mut packet.to_vec(), &keys.remote, number_at).is_some()
+            {
+                return true;
+            }
+            if len == 0 {
+                break;
+            }
+            rest = others;
+        }
+        false
     }
 
     /// Decides about a first packet. `full`: no more connections are wanted; `busy`: clients must

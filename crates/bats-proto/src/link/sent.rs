@@ -67,6 +67,13 @@ struct SentPacket {
     contents: Contents,
 }
 
+impl SentPacket {
+    /// Octets that it takes beside probes of the MTU.
+    fn data_bytes(&self) -> u64 {
+        if self.contents.mtu_probe { 0 } else { u64::from(self.size) }
+    }
+}
+
 /// Why an acknowledgement is a lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AckViolation {
@@ -156,6 +163,8 @@ pub struct SentPackets {
     large_acked_sent_at: Timestamp,
     cumulative_bytes: u64,
     in_flight: u64,
+    /// What of it are no probes of the MTU.
+    data_in_flight: u64,
     acked_bytes: u64,
     eliciting_in_flight: u64,
     reordering: Duration,
@@ -187,6 +196,7 @@ impl SentPackets {
             large_acked_sent_at: Timestamp::ZERO,
             cumulative_bytes: 0,
             in_flight: 0,
+            data_in_flight: 0,
             acked_bytes: 0,
             eliciting_in_flight: 0,
             reordering: MIN_REORDERING,
@@ -241,8 +251,10 @@ impl SentPackets {
             // What is too large for the path says nothing about whether it is there.
             if !contents.mtu_probe {
                 self.last_eliciting_at = now;
+                self.data_in_flight += size as u64;
             }
         }
+
         self.packets.push_back(SentPacket {
             sent_at: now,
             cumulative: self.cumulative_bytes,
@@ -262,6 +274,7 @@ impl SentPackets {
         self.base += 1;
         if packet.fate == Fate::InFlight && packet.ack_eliciting {
             self.in_flight -= u64::from(packet.size);
+            self.data_in_flight -= packet.data_bytes();
             self.eliciting_in_flight -= 1;
         }
     }
@@ -284,6 +297,13 @@ impl SentPackets {
     /// Bytes of ack-eliciting packets neither acknowledged nor lost.
     pub fn bytes_in_flight(&self) -> u64 {
         self.in_flight
+    }
+
+    /// The same for the congestion window, but nothing where only probes of the MTU are in flight: these
+    /// are mostly too large for the path, and nothing tells so before something newer is acknowledged,
+    /// which a window that they fill would never let leave.
+    pub fn bytes_in_window(&self) -> u64 {
+        if self.data_in_flight == 0 { 0 } else { self.in_flight }
     }
 
     /// Whether an answer is owed by the peer.
@@ -322,6 +342,7 @@ impl SentPackets {
                     Fate::InFlight => {
                         if packet.ack_eliciting {
                             self.in_flight -= u64::from(packet.size);
+                            self.data_in_flight -= packet.data_bytes();
                             self.eliciting_in_flight -= 1;
                         }
                     }
@@ -394,6 +415,7 @@ impl SentPackets {
                     packet.fate = Fate::Abandoned;
                     if packet.ack_eliciting {
                         self.in_flight -= u64::from(packet.size);
+                        self.data_in_flight -= packet.data_bytes();
                         self.eliciting_in_flight -= 1;
                     }
                     outcome.contents.add(packet.contents);
@@ -425,6 +447,7 @@ impl SentPackets {
                     packet.fate = Fate::Lost;
                     if packet.ack_eliciting {
                         self.in_flight -= u64::from(packet.size);
+                        self.data_in_flight -= packet.data_bytes();
                         self.eliciting_in_flight -= 1;
                     }
                     if !packet.contents.mtu_probe {
@@ -467,6 +490,7 @@ impl SentPackets {
             }
         }
         self.in_flight = 0;
+        self.data_in_flight = 0;
         self.eliciting_in_flight = 0;
         contents
     }
@@ -510,6 +534,28 @@ mod tests {
             sent.largest_acked_sent_at = Timestamp::from_millis(1_000);
             assert_eq!(sent.detect_losses(RTT, 10 * RTT).large_lost, expected, "{last_size}");
         }
+    }
+
+    /// A search for the path's MTU sends dozens of packets that never arrive: a small window would be
+    /// full for ever, for nothing that could reveal their loss would leave any more.
+    #[test]
+    fn probes_of_the_mtu_alone_take_nothing_of_the_window_and_await_an_answer() {
+        let mut sent = SentPackets::new(1000);
+        let probe = Contents { mtu_probe: true, ..Contents::default() };
+        for number in 0..30 {
+            let now = Timestamp::from_millis(number);
+            sent.next_number(now, number);
+            sent.on_sent(now, 1_400, true, false, probe);
+        }
+        assert_eq!((sent.bytes_in_window(), sent.expects_ack()), (0, true));
+        let last = send(&mut sent, 30);
+        assert_eq!(sent.bytes_in_window(), sent.bytes_in_flight());
+        assert_eq!(sent.bytes_in_flight(), 30 * 1_400 + 1_000);
+        // One of them passes, the others are lost; those of a second search are abandoned.
+        sent.on_ack(&[(last, last), (3, 3)], RTT).unwrap();
+        let outcome = sent.detect_losses(RTT, 10 * RTT);
+        assert_eq!((sent.bytes_in_flight(), sent.expects_ack()), (0, false));
+        assert_eq!(outcome.lost_packets, 0, "a probe that is lost is no loss of the path");
     }
 
     #[test]

@@ -31,6 +31,10 @@ pub(crate) struct Stage {
     /// Datagrams that the server sent since the test last looked.
     pub(crate) heard: Vec<Vec<u8>>,
     pub(crate) closed: Option<CloseReason>,
+    /// Where the liar is.
+    pub(crate) remote: SocketAddr,
+    /// Where the last datagram went.
+    pub(crate) last_to: Option<SocketAddr>,
 }
 
 pub(crate) fn transport() -> TransportConfig {
@@ -66,6 +70,8 @@ impl Stage {
             handle: None,
             heard: Vec::new(),
             closed: None,
+            remote: Self::address(),
+            last_to: None,
         };
         let parameters = TransportParameters {
             initial_credit,
@@ -88,7 +94,7 @@ impl Stage {
 
     /// The server hears a datagram of the liar's.
     pub(crate) fn hear(&mut self, mut datagram: Vec<u8>) {
-        let remote = Self::address();
+        let remote = self.remote;
         let received = Received { remote, local_ip: None, ecn: 0, payload: &mut datagram };
         self.server.handle(self.now, Input::Datagram(received));
         self.settle();
@@ -99,6 +105,7 @@ impl Stage {
         loop {
             match self.server.poll(self.now, &mut buffer) {
                 Output::Transmit(transmit) => {
+                    self.last_to = Some(transmit.remote);
                     for datagram in buffer.chunks(transmit.segment_size) {
                         self.liar.learn(datagram);
                         self.heard.push(datagram.to_vec());

@@ -29,14 +29,20 @@ use yielding::{View, Yielding};
 const FIRST_FLIGHT_PACKETS: u64 = 40;
 const FIRST_FLIGHT_MIN: Duration = Duration::from_millis(2);
 const FIRST_FLIGHT_MAX: Duration = Duration::from_millis(25);
+/// On paths of this round-trip time and more, where a round trip of start-up costs most, the first flight
+/// begins with packets that are sent fast enough to tell fast links from slow ones, and few enough for
+/// the queue of a slow one.
+const LONG_PATH: Duration = Duration::from_millis(250);
+const FAST_PACKETS: u64 = 24;
+const FAST_TIME: Duration = Duration::from_millis(3);
 /// Growth per round trip in start-up, on paths of up to 60 ms and from 200 ms on. The overshoot
 /// before the first feedback from a full link is (g - 1) / ln g - 1 bandwidth-delay products, 0.44
 /// and 0.67, and what is sent while it is recognised: that takes some milliseconds, which are
-/// little only on long paths, and only these need the faster growth.
-const STARTUP_GAIN_SHORT: f64 = 2.0;
-const STARTUP_GAIN_LONG: f64 = 2.6;
+/// little only on longer paths. Long ones know their rate soon enough for the least growth (ADR 0005).
+const STARTUP_GAIN: f64 = 2.0;
+const STARTUP_GAIN_MAX: f64 = 2.6;
 /// Growth right after the first sample: should the first flight have found the link full, half
-/// a bandwidth-delay product waits before that is known.
+/// a bandwidth-delay product waits before that is known. On long paths it begins with none.
 const FIRST_GAIN: f64 = 1.6;
 /// What one round trip of start-up may add at most, whatever is measured.
 const MAX_ROUND_GROWTH: f64 = 2.9;
@@ -85,6 +91,9 @@ const PROBED_RATE: f64 = 0.85;
 const SHRINKING: f64 = 1.02;
 /// Rounds that the rate stays below the path's for a queue that does not become empty.
 const MAX_YIELD_ROUNDS: u32 = 6;
+/// Rounds after which a queue that has become shorter, but by less than half, is that of rivals.
+/// [`Yielding`] sees sooner when it does not become shorter at all.
+const RIVAL_ROUNDS: u32 = 14;
 /// Multiple of the jitter below which nothing counts as a queue.
 const QUEUE_JITTER: u32 = 6;
 /// Rounds without a quarter of growth that end start-up.
@@ -124,8 +133,9 @@ pub(super) struct Bbr {
     packet: u64,
     /// Estimate of the path's rate, bytes per second.
     bandwidth: u64,
-    /// Rate of the first flight.
+    /// Rate of the first flight's beginning, and of its rest.
     initial: u64,
+    initial_rest: u64,
     has_sample: bool,
     min_rtt: Duration,
     /// The round ends when this many bytes are acknowledged.
@@ -194,13 +204,21 @@ impl Bbr {
     pub(super) fn new(initial_rtt: Duration, packet: u16) -> Self {
         let flight = (initial_rtt / 8).clamp(FIRST_FLIGHT_MIN, FIRST_FLIGHT_MAX);
         let packet = u64::from(packet);
-        let rate = (FIRST_FLIGHT_PACKETS * packet) as f64 / flight.as_secs_f64();
+        let rate = |packets: u64, time: Duration| (packets * packet) as f64 / time.as_secs_f64();
+        let (initial, then) = if initial_rtt >= LONG_PATH {
+            let slow = FIRST_FLIGHT_PACKETS - FAST_PACKETS;
+            (rate(FAST_PACKETS, FAST_TIME), rate(slow, flight - FAST_TIME))
+        } else {
+            let even = rate(FIRST_FLIGHT_PACKETS, flight);
+            (even, even)
+        };
         Self {
             state: State::Startup,
             path: PathModel::default(),
             packet,
-            bandwidth: rate as u64,
-            initial: rate as u64,
+            bandwidth: initial as u64,
+            initial: initial as u64,
+            initial_rest: then as u64,
             has_sample: false,
             min_rtt: initial_rtt,
             round_end: 0,
@@ -322,8 +340,15 @@ impl Bbr {
 
     /// Growth of start-up in a round trip.
     fn growth(&self) -> f64 {
+        if self.is_long() {
+            return STARTUP_GAIN;
+        }
         let share = (self.min_rtt.as_secs_f64() - 0.060) / 0.140;
-        STARTUP_GAIN_SHORT + (STARTUP_GAIN_LONG - STARTUP_GAIN_SHORT) * share.clamp(0.0, 1.0)
+        STARTUP_GAIN + (STARTUP_GAIN_MAX - STARTUP_GAIN) * share.clamp(0.0, 1.0)
+    }
+
+    fn is_long(&self) -> bool {
+        self.min_rtt >= LONG_PATH
     }
 
     /// What counts as a round trip.
@@ -466,8 +491,12 @@ impl Bbr {
 }
 
 impl Controller for Bbr {
-    fn on_sent(&mut self, _now: Timestamp, bytes: u64, _in_flight: u64) {
+    fn on_sent(&mut self, now: Timestamp, bytes: u64, _in_flight: u64) {
         self.sent += bytes;
+        if self.state == State::Startup && self.has_sample && self.is_long() {
+            // After the few acknowledgements of the first flight none comes for nearly a round trip.
+            self.ramp(now);
+        }
     }
 
     fn on_ack(&mut self, sample: &AckSample) {
@@ -475,6 +504,10 @@ impl Controller for Bbr {
         if sample.after_silence {
             self.resume(sample.now);
         }
+        // At the least window the path may have become much longer.
+        let is_held =
+            self.state == State::Rivals && self.window() > MIN_WINDOW_PACKETS * self.packet;
+        self.path.set_standing_queue(is_held);
         self.path.on_ack(sample);
         self.min_rtt = self.path.min_rtt().unwrap_or(sample.min_rtt);
         self.tell_path_from_queue(sample);
@@ -519,6 +552,13 @@ impl Controller for Bbr {
     }
 
     fn pacing_rate(&self) -> u64 {
+        if self.state == State::Startup
+            && self.bandwidth == self.initial
+            && !self.has_sample
+            && self.sent >= FAST_PACKETS * self.packet
+        {
+            return self.initial_rest;
+        }
         // A probe asks for a part more than what it began with: what it finds does not add to that.
         let rate = if self.state == State::Up { self.before_up } else { self.bandwidth };
         ((rate as f64 * self.gain()) as u64).max(2 * self.packet)

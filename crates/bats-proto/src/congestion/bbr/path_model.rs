@@ -77,6 +77,8 @@ pub(super) struct PathModel {
     min_since: Timestamp,
     /// By how much the least delay has fallen since the last rebase.
     fall: Duration,
+    /// A queue is known to stand: the least delay is not to be forgotten.
+    has_standing_queue: bool,
     pub(super) queue_delay: Duration,
     /// By how much delays change from one acknowledgement to the next, in seconds, without the
     /// steady growth or decrease of a queue.
@@ -169,6 +171,9 @@ impl PathModel {
         let known = sample.min_rtt.min(sample.rtt);
         let (delays, rtts) =
             (self.min_delay.unwrap_or((delay, delay)), self.min_rtt.unwrap_or((sample.rtt, known)));
+        if self.has_standing_queue {
+            self.min_since = sample.now;
+        }
         let (delays, rtts) = if sample.now - self.min_since > DELAY_LIFETIME / 2 {
             self.min_since = sample.now;
             ((delay, delays.0), (sample.rtt, rtts.0))
@@ -194,6 +199,12 @@ impl PathModel {
             queue: self.queue_delay,
             app_limited: sample.app_limited,
         });
+    }
+
+    /// Whether a queue is known to stand. What is measured then is not the path's delay, however long
+    /// it lasts.
+    pub(super) fn set_standing_queue(&mut self, stands: bool) {
+        self.has_standing_queue = stands;
     }
 
     /// Mean of the change of the change (a queue that grows steadily has none).

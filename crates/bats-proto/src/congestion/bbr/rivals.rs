@@ -53,6 +53,12 @@ const AGREEING_WHEN_CERTAIN: u32 = 4;
 /// the rate.
 const OVERFLOW: f64 = 0.005;
 const OVERFLOW_SHARE: f64 = 0.95;
+/// Mean of that loss from which on the products in flight are too many, whatever our share of the
+/// queue, and what each further round trip leaves of them: several flows that all want half of a queue
+/// would keep it full.
+const FLOOD: f64 = 0.08;
+const FLOOD_SHARE: f64 = 0.95;
+const FLOOD_PART: f64 = 0.125;
 /// Rounds and time without a queue after which nobody is there: a BBR that looks for the least round
 /// trip is back sooner.
 const EMPTY_ROUNDS: u32 = 6;
@@ -106,6 +112,8 @@ pub(super) struct Rivals {
     share: f64,
     /// Products of rate and delay in flight at an equal share.
     products: f64,
+    /// Mean of the loss beyond the path's own.
+    overflow: f64,
     /// Round trips of late, in seconds.
     trips: VecDeque<f64>,
     trial: Option<Trial>,
@@ -140,6 +148,7 @@ impl Rivals {
             min_rtt,
             share,
             products,
+            overflow: 0.0,
             trips: VecDeque::new(),
             trial: None,
             next_trial: now + min_rtt * 4,
@@ -178,11 +187,16 @@ impl Rivals {
 
     /// Octets that may be in flight.
     pub(super) fn window(&self) -> u64 {
-        let products = self.products + PRODUCTS_PER_SHARE * (EQUAL_SHARE - self.share);
+        let more = PRODUCTS_PER_SHARE * (EQUAL_SHARE - self.share);
+        let products = self.products + if self.floods() { more.min(0.0) } else { more };
         let products = products.clamp(LEAST_PRODUCTS, MOST_PRODUCTS);
         let usual = self.rate() as f64 * self.min_rtt.as_secs_f64() * products;
         let trial = self.trial.map_or(f64::INFINITY, |trial| trial.in_flight * (1.0 - trial.taken));
         usual.min(trial) as u64
+    }
+
+    fn floods(&self) -> bool {
+        self.overflow > FLOOD
     }
 
     /// Every acknowledgement, with the rate in octets a second that packets passed at.
@@ -204,6 +218,10 @@ impl Rivals {
         if round.excess > OVERFLOW {
             let left = |rate: &mut u64| *rate = (*rate as f64 * OVERFLOW_SHARE) as u64;
             self.rates.iter_mut().for_each(left);
+        }
+        self.overflow += (round.excess - self.overflow) * FLOOD_PART;
+        if self.floods() {
+            self.products = (self.products * FLOOD_SHARE).max(LEAST_PRODUCTS);
         }
         self.empty_rounds = if round.queue <= round.empty { self.empty_rounds + 1 } else { 0 };
         if self.empty_rounds == 0 {

@@ -130,13 +130,19 @@ impl Bbr {
 
     /// Start-up grows by the moment.
     pub(super) fn grow(&mut self, now: Timestamp) {
-        let ramp = (now - self.first_sample_at).as_secs_f64() / self.round_time().as_secs_f64();
-        let growth = self.growth();
-        self.startup_gain = FIRST_GAIN * (growth / FIRST_GAIN).powf(ramp.min(1.0));
+        self.ramp(now);
         if self.state == State::Startup {
             self.path.set_level(now, Level::High);
             self.path.note_start(self.rate_span());
         }
+    }
+
+    /// Growth itself grows over the first round. On long paths it begins with none: a step in the pace
+    /// would come back each round trip.
+    pub(super) fn ramp(&mut self, now: Timestamp) {
+        let part = (now - self.first_sample_at).as_secs_f64() / self.round_time().as_secs_f64();
+        let first = if self.is_long() { 1.0 } else { FIRST_GAIN };
+        self.startup_gain = first * (self.growth() / first).powf(part.min(1.0));
     }
 
     pub(super) fn change_state(&mut self, sample: &AckSample, signs: &Signs) {
@@ -209,8 +215,10 @@ impl Bbr {
             && signs.standing > (self.longest_queue / 2).max(self.queue_threshold() * 2)
             && !self.path.is_suspicious()
         {
-            // Whoever is alone sees a queue become shorter.
-            self.meet_rivals(now);
+            // Whoever is alone sees a queue become shorter, and whoever begins is done soon.
+            if now - self.state_since > self.round_time() * RIVAL_ROUNDS {
+                self.meet_rivals(now);
+            }
         } else if (empty && waited) || too_long {
             self.enter(now, State::Cruise);
         }
