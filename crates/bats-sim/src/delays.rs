@@ -81,6 +81,12 @@ impl Delays {
         self.total
     }
 
+    /// How many were below `limit`, less those whose bucket it divides.
+    pub fn below(&self, limit: Duration) -> u64 {
+        let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        self.counts.iter().take(bucket(nanos)).sum()
+    }
+
     /// The delay that `percent` per cent do not exceed, by nearest rank; `None` of no delays.
     pub fn percentile(&self, percent: f64) -> Option<Duration> {
         let rank =
@@ -128,6 +134,16 @@ mod tests {
         assert_eq!(delays.count(), 10_000);
         delays.clear();
         assert_eq!(delays, Delays::default());
+    }
+
+    #[test]
+    fn what_is_below_a_limit_is_counted_and_never_too_much() {
+        let mut delays = Delays::default();
+        (1..=1_000).for_each(|micros| delays.add(Duration::from_micros(micros)));
+        for limit in [1, 2, 10, 500, 1_000, 5_000_u64] {
+            let (below, exact) = (delays.below(Duration::from_micros(limit)), 1_000.min(limit - 1));
+            assert!(below <= exact && below * 100 >= exact * 98, "{limit}: {below}");
+        }
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub struct HopsFigures {
 
 impl Hops {
     /// Interval of the samples.
-    pub const SAMPLE: Duration = Duration::from_millis(100);
+    pub const SAMPLE: Duration = Duration::from_millis(10);
 
     /// Bulk transfer of messages of 16 KiB.
     pub fn new(hops: usize, cell: Cell, recoding: bool) -> Self {

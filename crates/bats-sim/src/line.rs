@@ -3,6 +3,7 @@
 
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::time::Duration;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput};
@@ -15,11 +16,15 @@ use bats_proto::{
 };
 
 use crate::network::Datagram;
+use crate::record::What;
 
 /// Time that the links of a line have to come up.
 const SET_UP: Duration = Duration::from_secs(30);
-/// Rounds of work at one moment; more are a loop without end.
+/// Rounds of work, and answers of a node, at one moment; more are a loop without end.
 const MAX_ROUNDS: u32 = 100_000;
+const MAX_POLLS: u32 = 4_000_000;
+/// The port of every node, until a NAT gives it another.
+const PORT: u16 = 4_000;
 /// Buffers of datagrams kept for reuse.
 const MAX_SPARE: usize = 4_096;
 
@@ -53,6 +58,26 @@ pub fn node_id(index: usize) -> NodeId {
 /// Changes a datagram on its way, or not; see [`Line::tamper`].
 pub type Tamper = Box<dyn FnMut(usize, Way, &mut Vec<u8>)>;
 
+/// What happened to a datagram on a link; see [`Line::watch`].
+#[derive(Clone, Copy, Debug)]
+pub struct Passage<'a> {
+    /// When.
+    pub time: Timestamp,
+    /// Which link.
+    pub link: usize,
+    /// In which direction.
+    pub way: Way,
+    /// It left, or arrived.
+    pub what: What,
+    /// Its ECN bits.
+    pub ecn: u8,
+    /// UDP payload.
+    pub payload: &'a [u8],
+}
+
+/// Is told of each datagram that leaves or arrives.
+pub type Watch = Box<dyn FnMut(&Passage<'_>)>;
+
 /// Nodes and the links between them.
 pub struct Line {
     now: Timestamp,
@@ -65,12 +90,20 @@ pub struct Line {
     wake: Vec<Option<Timestamp>>,
     /// The connections at both ends of each link.
     ends: Vec<[Option<ConnectionHandle>; 2]>,
+    /// The ports of both ends of each link, as the other end sees them.
+    ports: Vec<[u16; 2]>,
+    /// Sessions across relays that a node has accepted.
+    sessions: BTreeSet<(usize, ConnectionHandle)>,
     /// Links from each node to each other one.
     distances: Vec<Vec<usize>>,
+    /// Answers of nodes at this moment.
+    polls: u32,
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
     /// Called with each datagram that arrives: the link, the direction, the octets.
     pub tamper: Option<Tamper>,
+    /// Called with each datagram that leaves or arrives.
+    pub watch: Option<Watch>,
     /// What the nodes said: (node, connection, event).
     pub events: Vec<(usize, ConnectionHandle, Event)>,
 }
@@ -82,8 +115,8 @@ impl core::fmt::Debug for Line {
 }
 
 /// The address of one end of a link: its first node, or the other.
-fn address(link: usize, side: usize) -> SocketAddr {
-    SocketAddrV4::new(Ipv4Addr::new(10, 0, link as u8, side as u8 + 1), 4_000).into()
+fn address(link: usize, side: usize, port: u16) -> SocketAddr {
+    SocketAddrV4::new(Ipv4Addr::new(10, 0, link as u8, side as u8 + 1), port).into()
 }
 
 /// The link and the end that an address is of.
@@ -180,6 +213,25 @@ impl Line {
         back: &[LinkConfig],
         edges: Vec<(usize, usize)>,
     ) -> Option<Self> {
+        let mut line = Self::begin(config, back, edges);
+        let end = line.now + SET_UP;
+        while !line.is_joined() {
+            if line.now >= end {
+                return None;
+            }
+            line.step(end);
+        }
+        line.events.clear();
+        Some(line)
+    }
+
+    /// Joins the nodes as `edges` says by links that behave as `back` says on the way back, and does
+    /// not wait for the links to come up: see [`Line::is_joined`].
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many edges and ways back as links.
+    pub fn begin(config: LineConfig, back: &[LinkConfig], edges: Vec<(usize, usize)>) -> Self {
         assert_eq!(config.links.len(), edges.len(), "a pair of nodes for each link");
         assert_eq!(config.links.len(), back.len(), "a way back for each link");
         let count = edges.iter().map(|&(a, b)| a.max(b)).max().unwrap_or(0) + 1;
@@ -193,26 +245,22 @@ impl Line {
             links: config.links.iter().zip(back).enumerate().map(link).collect(),
             wake: vec![Some(Timestamp::ZERO); count],
             ends: vec![[None; 2]; edges.len()],
+            ports: vec![[PORT; 2]; edges.len()],
+            sessions: BTreeSet::new(),
             distances: distances(count, &edges),
             edges,
+            polls: 0,
             buffer: Vec::with_capacity(65_536),
             spare: Vec::new(),
             tamper: None,
+            watch: None,
             events: Vec::new(),
             config,
         };
         for link in 0..line.edges.len() {
             line.join(link);
         }
-        let end = line.now + SET_UP;
-        while !line.is_joined() {
-            if line.now >= end {
-                return None;
-            }
-            line.step(end);
-        }
-        line.events.clear();
-        Some(line)
+        line
     }
 
     fn client(&self) -> ClientConfig {
@@ -223,15 +271,17 @@ impl Line {
         }
     }
 
-    /// The first node of a link connects to the other.
-    fn join(&mut self, link: usize) {
+    /// The first node of a link connects to the other, for the first time or because the connection
+    /// before has ended.
+    pub fn join(&mut self, link: usize) {
         let (now, client, node) = (self.now, self.client(), self.edges[link].0);
-        let handle = self.nodes[node].connect(now, address(link, 1), "node", client);
+        let handle = self.nodes[node].connect(now, address(link, 1, PORT), "node", client);
         self.ends[link][0] = Some(handle.expect("a valid configuration"));
         self.touch(node);
     }
 
-    fn is_joined(&self) -> bool {
+    /// Whether both ends of all links have a connection.
+    pub fn is_joined(&self) -> bool {
         self.edges.iter().zip(&self.ends).all(|(&(a, b), ends)| {
             [a, b].into_iter().zip(ends).all(|(node, handle)| {
                 handle.is_some_and(|handle| {
@@ -246,6 +296,7 @@ impl Line {
     fn on_event(&mut self, node: usize, handle: ConnectionHandle, event: &Event) {
         let (now, endpoint) = (self.now, &mut self.nodes[node]);
         if endpoint.remote_node(handle).is_some() {
+            self.sessions.insert((node, handle));
             return;
         }
         let side = match event {
@@ -325,6 +376,24 @@ impl Line {
         self.ends[node][0]
     }
 
+    /// The link whose connection at its first node this is.
+    pub fn link_of(&self, node: usize, handle: ConnectionHandle) -> Option<usize> {
+        let ends = self.edges.iter().zip(&self.ends);
+        ends.enumerate()
+            .find(|(_, (edge, ends))| edge.0 == node && ends[0] == Some(handle))
+            .map(|(link, _)| link)
+    }
+
+    /// Whether this connection is or was a session across relays that is established.
+    pub fn is_session(&self, node: usize, handle: ConnectionHandle) -> bool {
+        self.sessions.contains(&(node, handle))
+    }
+
+    /// A NAT gives the first node of a link another port: what is under way to the old one is lost.
+    pub fn rebind(&mut self, link: usize, port: u16) {
+        self.ports[link][0] = port;
+    }
+
     /// The node has something new to say.
     pub fn touch(&mut self, node: usize) {
         self.wake[node] = Some(self.now);
@@ -370,8 +439,12 @@ impl Line {
                 LinkOutput::Deliver(_) => None,
             });
             match links.chain(self.wake.iter().copied().flatten()).min() {
-                Some(at) if at <= until => self.now = at.max(self.now),
+                Some(at) if at <= until => {
+                    self.polls = if at > self.now { 0 } else { self.polls };
+                    self.now = at.max(self.now);
+                }
                 _ => {
+                    self.polls = if until > self.now { 0 } else { self.polls };
                     self.now = until;
                     return false;
                 }
@@ -400,15 +473,28 @@ impl Line {
                         self.links[index][side].poll(self.now)
                     {
                         idle = false;
+                        if datagram.to.port() != self.ports[index][1 - side] {
+                            continue;
+                        }
                         let to = match way {
                             Way::Forth => self.edges[index].1,
                             Way::Back => self.edges[index].0,
                         };
+                        if let Some(watch) = &mut self.watch {
+                            watch(&Passage {
+                                time: self.now,
+                                link: index,
+                                way,
+                                what: What::Delivered,
+                                ecn: datagram.ecn,
+                                payload: &datagram.octets,
+                            });
+                        }
                         if let Some(tamper) = &mut self.tamper {
                             tamper(index, way, &mut datagram.octets);
                         }
                         let received = Received {
-                            remote: address(index, side),
+                            remote: address(index, side, self.ports[index][side]),
                             local_ip: None,
                             ecn: datagram.ecn,
                             payload: &mut datagram.octets,
@@ -429,6 +515,8 @@ impl Line {
 
     fn drive(&mut self, node: usize) {
         loop {
+            self.polls += 1;
+            assert!(self.polls < MAX_POLLS, "node {node} never falls silent at {:?}", self.now);
             match self.nodes[node].poll(self.now, &mut self.buffer) {
                 Output::Transmit(transmit) => {
                     let (link, to) = parse(transmit.remote);
@@ -443,7 +531,17 @@ impl Line {
                             sent: self.now,
                             to: transmit.remote,
                         };
-                        let _fate = self.links[link][side].handle(self.now, datagram);
+                        let fate = self.links[link][side].handle(self.now, datagram);
+                        if let Some(watch) = &mut self.watch {
+                            watch(&Passage {
+                                time: self.now,
+                                link,
+                                way: if side == 0 { Way::Forth } else { Way::Back },
+                                what: What::Sent(fate),
+                                ecn: transmit.ecn,
+                                payload: segment,
+                            });
+                        }
                     }
                 }
                 Output::Event(handle, event) => {

@@ -14,7 +14,7 @@ use bats_proto::CongestionAlgorithm;
 use bats_sim::capture::Capture;
 use bats_sim::matrix::Cell;
 use bats_sim::record::Recorder;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 #[derive(Parser)]
 #[command(version, about = "The OpenBATS protocol in virtual time")]
@@ -54,7 +54,7 @@ enum Command {
     Swarm(commands::swarm::Swarm),
     /// Write the manual pages and the completions to a directory, for packages
     #[command(hide = true)]
-    Generate(commands::generate::Generate),
+    Generate(bats_sim::generate::Generate),
 }
 
 #[derive(Parser)]
@@ -215,7 +215,7 @@ fn main() -> ExitCode {
         Command::Fairness(arguments) => commands::fairness::run(&arguments),
         Command::Faults(arguments) => commands::faults::run(&arguments),
         Command::Swarm(arguments) => commands::swarm::run(&arguments),
-        Command::Generate(arguments) => arguments.run().map_err(Failure::Io),
+        Command::Generate(arguments) => arguments.run(&Arguments::command()).map_err(Failure::Io),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -233,5 +233,17 @@ fn main() -> ExitCode {
             eprintln!("bats-sim: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_and_stands_in_the_completions() {
+        let program = Arguments::command();
+        assert!(program.get_subcommands().count() > 5);
+        assert_eq!(bats_sim::generate::missing(&program).unwrap(), Vec::<String>::new());
     }
 }

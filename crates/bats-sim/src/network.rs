@@ -87,12 +87,17 @@ pub struct Network {
     spare: Vec<Vec<u8>>,
     recorder: Recorder,
     delays: [Delays; 2],
+    /// Rounds of work and answers of hosts at this moment.
+    work: u32,
     /// What the endpoints said: (who, connection, event).
     pub events: Vec<(Host, ConnectionHandle, Event)>,
 }
 
 /// Buffers of datagrams kept for reuse.
 const MAX_SPARE: usize = 4_096;
+/// Rounds of work and answers of hosts at one moment; more are a loop without end. A sender without
+/// control may send all that it holds at once: some 100,000 packets.
+const MAX_WORK: u32 = 4_000_000;
 
 impl Network {
     /// Joins client and server; `seed` decides the links' random choices.
@@ -124,6 +129,7 @@ impl Network {
             spare: Vec::new(),
             recorder: Recorder::default(),
             delays: Default::default(),
+            work: 0,
             events: Vec::new(),
         }
     }
@@ -191,10 +197,16 @@ impl Network {
         &mut self.recorder
     }
 
+    fn count_work(&mut self) {
+        self.work += 1;
+        assert!(self.work < MAX_WORK, "time stands still at {:?}", self.now);
+    }
+
     /// Does what is to be done now; true if an event was noted.
     fn settle(&mut self) -> bool {
         let before = self.events.len();
         loop {
+            self.count_work();
             let mut idle = true;
             for host in [Host::Client, Host::Server] {
                 let index = host.index();
@@ -248,6 +260,7 @@ impl Network {
     fn drive(&mut self, host: Host) {
         let index = host.index();
         loop {
+            self.count_work();
             match self.endpoints[index].poll(self.now, &mut self.buffer) {
                 Output::Transmit(transmit) => {
                     for segment in self.buffer[..transmit.len].chunks(transmit.segment_size) {
@@ -281,6 +294,10 @@ impl Network {
 
     /// Goes on until something was noted in `events`, nothing can happen any more, or `until`;
     /// false in the latter cases.
+    ///
+    /// # Panics
+    ///
+    /// If there is no end to what is to be done at one moment.
     pub fn step(&mut self, until: Timestamp) -> bool {
         loop {
             if self.settle() {
@@ -294,8 +311,12 @@ impl Network {
             let links = self.links.iter_mut().flatten().filter_map(|each| link(each, now));
             let next = self.wake.into_iter().flatten().chain(links).min();
             match next {
-                Some(at) if at <= until => self.now = at.max(self.now),
+                Some(at) if at <= until => {
+                    self.work = if at > self.now { 0 } else { self.work };
+                    self.now = at.max(self.now);
+                }
                 _ => {
+                    self.work = if until > self.now { 0 } else { self.work };
                     self.now = until;
                     return false;
                 }

@@ -49,12 +49,36 @@ pub struct PathsFigures {
     pub bound_mbps: f64,
     /// Share of the bound.
     pub share: f64,
+    /// The share to be reached.
+    pub share_bound: f64,
     /// Longest time without progress, in milliseconds.
     pub longest_gap_ms: f64,
+    /// What it may be where a way ends.
+    pub gap_bound_ms: Option<f64>,
     /// Repairs that the ends sent, per cent of the symbols.
     pub end_repairs_percent: f64,
     /// Coded packets that brought the destination nothing, per cent.
     pub useless_percent: f64,
+}
+
+/// Share of the sum that ways carry together (row 18 of the goals).
+const LEAST_SHARE: f64 = 0.9;
+
+impl PathsFigures {
+    /// Whether the share is reached.
+    pub fn has_share(&self) -> bool {
+        self.share >= self.share_bound
+    }
+
+    /// Whether nothing stopped for too long.
+    pub fn is_steady(&self) -> bool {
+        self.gap_bound_ms.is_none_or(|bound| self.longest_gap_ms <= bound)
+    }
+
+    /// Whether all bounds are kept.
+    pub fn is_met(&self) -> bool {
+        self.has_share() && self.is_steady()
+    }
 }
 
 /// A link with a queue of one bandwidth-delay product.
@@ -184,6 +208,15 @@ impl Paths {
         .sum()
     }
 
+    /// The round trip of the longest way that is left when one is cut (row 19 of the goals), and the two
+    /// samples between which a gap lies.
+    fn gap_bound(&self) -> Option<Duration> {
+        let cut = self.cut?;
+        let left = self.links.iter().enumerate().filter(|(index, _)| *index != cut.link);
+        let one_way = left.map(|(_, (_, _, link))| link.delay).max()?;
+        Some(one_way * 2 + Hops::SAMPLE)
+    }
+
     /// Runs the transfer in virtual time; the destination checks every message.
     ///
     /// # Panics
@@ -239,7 +272,9 @@ impl Paths {
             goodput_mbps,
             bound_mbps,
             share: goodput_mbps / bound_mbps,
+            share_bound: LEAST_SHARE,
             longest_gap_ms: outcome.longest_gap().as_secs_f64() * 1e3,
+            gap_bound_ms: self.gap_bound().map(|bound| bound.as_secs_f64() * 1e3),
             end_repairs_percent: repairs as f64 * 100.0 / sources as f64,
             useless_percent: outcome.receiver.wasted_packets_received as f64 * 100.0 / coded as f64,
         }

@@ -1,6 +1,6 @@
 //! A hash over everything that happens on the links: equal for equal runs, and for no others.
 
-use bats_netem::Fate;
+use bats_netem::{Fate, Timestamp};
 
 use crate::network::Host;
 use crate::record::{LinkEvent, What};
@@ -21,7 +21,19 @@ impl Trace {
     /// Adds an event: its time, ends, kind, ECN bits, length and octets.
     pub fn note(&mut self, event: &LinkEvent<'_>) {
         let from = u8::from(event.from == Host::Server);
-        let kind = match event.what {
+        self.add(event.time, [from, 1 - from], event.what, event.ecn, event.payload);
+    }
+
+    /// Adds an event on a link that two octets name.
+    pub(crate) fn add(
+        &mut self,
+        time: Timestamp,
+        ends: [u8; 2],
+        what: What,
+        ecn: u8,
+        payload: &[u8],
+    ) {
+        let kind = match what {
             What::Delivered => 0,
             What::Sent(Fate::Carried) => 1,
             What::Sent(Fate::QueueFull) => 2,
@@ -29,10 +41,10 @@ impl Trace {
             What::Sent(Fate::TooLong) => 4,
             What::Sent(Fate::BlackHole) => 5,
         };
-        self.pending.extend_from_slice(&event.time.as_nanos().to_le_bytes());
-        self.pending.extend_from_slice(&[from, 1 - from, kind, event.ecn]);
-        self.pending.extend_from_slice(&(event.payload.len() as u64).to_le_bytes());
-        self.pending.extend_from_slice(event.payload);
+        self.pending.extend_from_slice(&time.as_nanos().to_le_bytes());
+        self.pending.extend_from_slice(&[ends[0], ends[1], kind, ecn]);
+        self.pending.extend_from_slice(&(payload.len() as u64).to_le_bytes());
+        self.pending.extend_from_slice(payload);
         self.events += 1;
         if self.pending.len() >= BLOCK {
             self.hasher.update(&self.pending);
@@ -53,8 +65,6 @@ impl Trace {
 
 #[cfg(test)]
 mod tests {
-    use bats_netem::Timestamp;
-
     use super::*;
 
     fn hash(events: &[LinkEvent<'_>]) -> blake3::Hash {

@@ -34,3 +34,31 @@ fn a_transfer_is_at_its_rate_half_a_second_after_a_black_hole() {
         assert!((tried as f64) < 0.5 * full_rate, "{tried} packets into the hole");
     }
 }
+
+/// Row 8 of the goals: the interop runner's black hole, 10 MiB over a link that carries nothing from
+/// second 5 to 7. Without it they take 9.0 s at least.
+#[test]
+fn ten_mebibytes_through_a_hole_of_two_seconds() {
+    for seed in 1..6 {
+        let link = LinkConfig { queue_bytes: Some(25 * 1_514), ..link(10, 15) };
+        let hole = LinkConfig { black_hole: true, ..link.clone() };
+        let mut run = transfer(&link, 60);
+        run.seed = seed;
+        run.total_bytes = Some(10 << 20);
+        run.changes = [(5.0, &hole), (7.0, &link)]
+            .map(|(at, link)| (Duration::from_secs_f64(at), link.clone(), link.clone()))
+            .into();
+        let outcome = run.run();
+        let took = outcome.finished.expect("arrives").as_secs_f64() - 0.001;
+        let end = since_connected(&outcome, 7.0);
+        let before = at(&outcome, end).delivered;
+        let first = outcome.samples.iter().find(|sample| sample.delivered > before);
+        let first = first.expect("goes on").time.as_secs_f64() - end;
+        println!("seed {seed}: {took:.3} s, first data {first:.3} s after");
+        assert!(took <= 11.5, "seed {seed}: {took} s");
+        // A probe each 250 ms, a round trip of 30, and a window to be repaired before anything is in
+        // order: 0.242 s here, or 0.282 when the probe has just gone. The goal has the same sum, and 250 ms for
+        // it; an interval of 200 ms did not help (0.302), the moment decides. Samples are 10 ms apart.
+        assert!(first <= 0.30, "seed {seed}: {first} s until the first new data");
+    }
+}

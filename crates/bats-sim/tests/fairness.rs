@@ -41,3 +41,19 @@ fn two_that_start_together_get_equal_shares_of_all() {
         assert!(total >= 0.85, "loss {loss}, seed {seed}: {total} of the capacity");
     }
 }
+
+/// Who begins fills the link for a moment. Those that are there must not take it for a rival, keep the
+/// queue full in answer, and lose so much that the next one takes the loss for the path's own.
+#[test]
+fn eight_that_begin_one_after_the_other_do_not_flood_the_link() {
+    for seed in [7, 12] {
+        let scene = bats_sim::fairness::scenes(seed)
+            .into_iter()
+            .find(|scene| scene.name == "8 BRTP, 3 s apart")
+            .expect("the scene is in the table");
+        let verdict = scene.run();
+        assert!(verdict.queue_loss_percent <= 1.0, "seed {seed}: {verdict:?}");
+        assert!(verdict.queue_mean <= 0.2, "seed {seed}: {verdict:?}");
+        assert!(verdict.utilisation >= 0.95, "seed {seed}: {verdict:?}");
+    }
+}

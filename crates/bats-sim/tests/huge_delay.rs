@@ -83,7 +83,7 @@ fn another_planet_costs_no_round_trip_more() {
         let (took, packets) = crossing(one_way, 0.0, 1);
         assert!(took <= 3.1 && packets <= most, "{minutes} min: {took} delays, {packets} packets");
         let mut late = Vec::new();
-        for seed in 1..51 {
+        for seed in 1..201 {
             let (took, packets) = crossing(one_way, 0.1, seed);
             assert!(packets <= most, "{minutes} min, seed {seed}: {packets} packets");
             // One round trip for the handshake and a way for the data; a flight that is lost goes again
@@ -93,6 +93,6 @@ fn another_planet_costs_no_round_trip_more() {
             }
         }
         // Repairs are sent against three standard deviations, not against all that can happen.
-        assert!(late.len() <= 2, "{minutes} min, seeds that waited a round trip: {late:?}");
+        assert!(late.len() <= 4, "{minutes} min, seeds that waited a round trip: {late:?}");
     }
 }

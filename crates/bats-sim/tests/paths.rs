@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use bats_netem::LinkConfig;
 use bats_proto::relay::RelayConfig;
 use bats_proto::{Event, TransportConfig};
 use bats_sim::line::{Line, LineConfig, node_id};
@@ -100,4 +101,114 @@ fn little_messages_take_the_fastest_way() {
     assert_eq!(delays.len(), 200, "all arrive");
     let most = delays.iter().max().expect("some");
     assert!(*most < Duration::from_millis(12), "{most:?}");
+}
+
+/// Octets of a message of which a symbol holds one, so that a stop shows when it ends.
+const SMALL: usize = 1_200;
+
+/// Sends so many messages over links side by side, of which one dies at a time, before the session begins
+/// if that is zero: when the session was there, and the longest time without progress from the death on.
+/// All arrive, in order.
+fn with_a_death(
+    links: &[LinkConfig],
+    dead: usize,
+    at: Duration,
+    count: u64,
+) -> (Duration, Duration) {
+    let mut line = Line::mesh(
+        LineConfig {
+            links: links.to_vec(),
+            relay: RelayConfig::new(node_id(0)),
+            transport: TransportConfig::default(),
+            seed: 1,
+        },
+        vec![(0, 1); links.len()],
+    );
+    let mut death = Some(line.now() + at);
+    let kill = |line: &mut Line| {
+        line.set_link(dead, &LinkConfig { black_hole: true, ..links[dead].clone() });
+    };
+    if at.is_zero() {
+        kill(&mut line);
+        death = None;
+    }
+    let start = line.now();
+    let client = line.connect_ends();
+    let (mut sent, mut got) = (0, 0);
+    let (mut connected, mut last, mut longest) = (None, start + at, Duration::ZERO);
+    let end = start + Duration::from_secs(60);
+    while got < count && line.now() < end {
+        line.step(death.unwrap_or(end));
+        let now = line.now();
+        if death.is_some_and(|death| death <= now) {
+            death = None;
+            kill(&mut line);
+        }
+        for (node, handle, event) in core::mem::take(&mut line.events) {
+            match event {
+                Event::Connected | Event::Writable if (node, handle) == (0, client) => {
+                    connected.get_or_insert(now - start);
+                    while sent < count {
+                        let mut message = vec![0; SMALL];
+                        message[..8].copy_from_slice(&sent.to_le_bytes());
+                        if line.node(0).send(now, client, message.into()).is_err() {
+                            break;
+                        }
+                        sent += 1;
+                    }
+                    line.touch(0);
+                }
+                Event::Readable if node == 1 => {
+                    while let Some(message) = line.node(1).recv(now, handle) {
+                        let number = u64::from_le_bytes(message[..8].try_into().expect("8 octets"));
+                        assert_eq!((number, message.len()), (got, SMALL), "in order, all of them");
+                        got += 1;
+                        if now > last && !at.is_zero() {
+                            longest = longest.max(now - last);
+                            last = now;
+                        }
+                    }
+                    line.touch(1);
+                }
+                Event::Closed(reason) if (node, handle) == (0, client) => panic!("{reason:?}"),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(got, count, "0 lost bytes");
+    (connected.expect("connected"), longest)
+}
+
+/// Row 19 of the goals: a round trip of the survivor. That holds where the survivor is the slow way. What
+/// was on its way over the dead one is asked for only when its link has been silent for two probe time-outs, of
+/// that link: 4.4 round trips of two ways alike, and half a second if the dead way's was 200 ms.
+#[test]
+fn the_death_of_one_of_two_stops_for_some_round_trips_and_loses_nothing() {
+    let (fast, slow) = (link(100.0, 10, 0.0), link(10.0, 100, 0.0));
+    let two = [link(50.0, 20, 0.0), link(50.0, 20, 0.0)];
+    for (name, links, dead, count, most) in [
+        ("two alike", two.to_vec(), 0, 10_000, 5.0),
+        ("two alike, the other", two.to_vec(), 1, 10_000, 5.0),
+        ("the fast one", vec![fast.clone(), slow.clone()], 0, 8_000, 1.0),
+        ("the slow one", vec![fast, slow], 1, 14_000, 32.5),
+    ] {
+        let survivor = links[1 - dead].delay * 2;
+        let (_, stall) = with_a_death(&links, dead, Duration::from_millis(700), count);
+        let trips = stall.as_secs_f64() / survivor.as_secs_f64();
+        println!("{name}: {stall:?} without progress, {trips:.2} round trips of the survivor");
+        assert!(stall > Duration::from_millis(20), "{name}: it was over before");
+        assert!(trips <= most, "{name}: {trips} round trips of the survivor");
+    }
+}
+
+/// The way over which the first packets go has died and nobody knows it; or the other one, and the session's
+/// first symbols are set aside for it.
+#[test]
+fn a_session_comes_about_whichever_way_is_dead() {
+    let two = [link(50.0, 20, 0.0), link(50.0, 20, 0.0)];
+    for dead in [0, 1] {
+        let (connected, _) = with_a_death(&two, dead, Duration::ZERO, 1_000);
+        println!("{dead} dead: connected after {connected:?}");
+        assert!(connected <= Duration::from_millis(500), "{dead} dead: {connected:?}");
+    }
 }

@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use bats_netem::{Jitter, LinkConfig, Loss};
+use bats_sim::transfer::{Outcome, Sample, Transfer};
 use common::{at, capacity, goodput, link, transfer};
 
 #[test]
@@ -23,5 +24,35 @@ fn keys_that_change_all_the_time_cost_nothing() {
         let ((seldom, none), (often, many)) = (share(1 << 22), share(64));
         assert!(none == 0 && many >= 30, "{none} and {many} updates");
         assert!(often >= 0.97 * seldom, "loss {loss}: {often} of the rate, {seldom} without");
+    }
+}
+
+/// Longest time without progress between two seconds, in steps of the samples.
+fn longest_gap(outcome: &Outcome, from: f64, to: f64) -> f64 {
+    let within = |sample: &&Sample| (from..to).contains(&sample.time.as_secs_f64());
+    let delivered: Vec<u64> = outcome.samples.iter().filter(within).map(|s| s.delivered).collect();
+    let still = delivered.chunk_by(|a, b| a == b).map(<[u64]>::len).max().unwrap_or(0);
+    still as f64 * Transfer::SAMPLE.as_secs_f64()
+}
+
+/// Row 26 of the goals: ten updates in a transfer that arrives whole, and none of them is felt.
+#[test]
+fn ten_updates_stop_nothing_for_a_round_trip() {
+    for seed in 1..4 {
+        let mut run = transfer(&link(50, 20), 60);
+        run.seed = seed;
+        run.total_bytes = Some(20 << 20);
+        run.transport.key_update_packets = 1_400;
+        let outcome = run.run();
+        let end = outcome.finished.expect("all arrives").as_secs_f64();
+        let last = outcome.samples.last().expect("samples");
+        let updates = last.sender.key_updates;
+        assert!(updates >= 10, "{updates} updates");
+        assert_eq!(outcome.receiver.key_updates, updates, "both ends count them");
+        assert_eq!((outcome.bytes, outcome.receiver.packets_forged), (20 << 20, 0));
+        assert_eq!(last.sender.packets_lost, 0, "none is lost");
+        let gap = longest_gap(&outcome, 0.5, end - 0.5);
+        println!("seed {seed}: {updates} updates, longest gap {gap:.3} s");
+        assert!(gap <= 0.040, "seed {seed}: {gap} s without progress");
     }
 }

@@ -104,6 +104,12 @@ fn strangers_get_nothing_into_a_flow() {
     assert_eq!(line.node(2).endpoint_stats().datagrams_dropped, dropped + 1);
 }
 
+/// Mbit/s in the second from `at` on.
+fn rate_from(delivered: &[u64], at: f64) -> f64 {
+    let index = |second: f64| (second / Hops::SAMPLE.as_secs_f64()).round() as usize;
+    (delivered[index(at + 1.0)] - delivered[index(at)]) as f64 * 8e-6
+}
+
 /// A relay loses all its state in the middle of a transfer and comes back.
 #[test]
 fn a_relay_that_restarts_costs_what_was_under_way() {
@@ -117,10 +123,7 @@ fn a_relay_that_restarts_costs_what_was_under_way() {
         }
     });
     assert!(restarted);
-    let second = |at: f64| {
-        let rate = |i: usize| outcome.delivered[i + 10] - outcome.delivered[i];
-        rate((at * 10.0) as usize) as f64 * 8e-6
-    };
+    let second = |at: f64| rate_from(&outcome.delivered, at);
     let (before, after) = (second(1.8), second(5.0));
     println!("{before:.1} Mbit/s before, {after:.1} after");
     assert!(after > 0.9 * before, "{after} after {before}");
@@ -146,8 +149,8 @@ fn a_link_in_the_middle_may_be_dead_for_a_while() {
         }
     });
     assert_eq!(steps, 2);
-    let rate = |from: usize| (outcome.delivered[from + 10] - outcome.delivered[from]) as f64 * 8e-6;
-    let (before, hole, after) = (rate(15), rate(38), rate(65));
+    let rate = |at: f64| rate_from(&outcome.delivered, at);
+    let (before, hole, after) = (rate(1.5), rate(3.8), rate(6.5));
     println!("{before:.1}, {hole:.1}, {after:.1} Mbit/s");
     assert!(hole < 0.1 * before && after > 0.9 * before);
 }

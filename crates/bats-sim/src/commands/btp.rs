@@ -5,6 +5,7 @@ use std::time::Duration;
 use bats_netem::{LinkConfig, Loss};
 use bats_proto::TransportConfig;
 use bats_proto::config::{Goal, Mode};
+use bats_sim::ideal::mean_delay;
 use bats_sim::matrix::FRAME_OVERHEAD;
 use bats_sim::messages::Messages;
 use clap::Parser;
@@ -15,11 +16,17 @@ use crate::{Failure, in_range, say};
 /// What the columns mean.
 pub(crate) const LEGEND: &str = "\
 Messages of one symbol go one way at the load. 'lost %': symbols that neither arrived nor were \
-repaired. 'sent x': coded packets per symbol; 'bound x' is 1/(1 - loss), which nothing can stay \
+repaired. 'sent x': coded packets per symbol; 'least x' is 1/(1 - loss), which nothing can stay \
 below that lets all arrive. 'late': mean delay beyond that of the path, in times between two \
-symbols, of all symbols and of the fastest 99 per cent; 'repaired': the mean of those that came by repair, p99 and max of the delay \
-beyond the path's, in ms. The first fifth of the messages, from which the sender learns of the \
-loss, is not counted for delays; for losses it is.";
+symbols, of all symbols and of the fastest 99 per cent; 'ideal': what a perfect code would have, of all \
+symbols, with as many repairs and independent losses; 'repaired': the mean of those that came by \
+repair, p99 and max of the delay beyond the path's, in ms. The first fifth of the messages, from which the sender learns of the \
+loss, is not counted for delays; for losses it is.
+
+Bounds stand behind their figures, '<='. They are goals for independent losses of up to 30 per cent: \
+at most 0.1 per cent lost up to 10, 1 per cent beyond; 1.12 times the least sent, which is 1.60 at 30; a \
+mean delay of 3 times between two symbols. Bursts and heavier losses have none but that no message is \
+wrong. The exit status is 1 if a bound is not kept.";
 
 #[derive(Parser)]
 pub(crate) struct Btp {
@@ -63,6 +70,40 @@ const SIZE: usize = 1_390;
 /// Octets of a frame beside the message: lower layers, hop and coding header, frame, tag.
 const OVERHEAD: usize = FRAME_OVERHEAD + 9 + 4 + 10 + 16;
 
+/// What is to be kept at a loss, all of them from above.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Bounds {
+    lost_percent: f64,
+    sent: f64,
+    late: f64,
+}
+
+/// The goals for a loss in per cent, in bursts of a mean length; none for what they do not name.
+fn bounds(loss: f64, burst: f64) -> Option<Bounds> {
+    let lost_percent = match loss {
+        _ if burst > 1.0 || loss > 30.0 => return None,
+        _ if loss <= 10.0 => 0.1,
+        _ => 1.0,
+    };
+    Some(Bounds { lost_percent, sent: 1.12 / (1.0 - loss / 100.0), late: 3.0 })
+}
+
+/// What is not kept, "met" if all is, and nothing where there is nothing to keep.
+fn verdict(bounds: Option<Bounds>, lost_percent: f64, sent: f64, late: f64, wrong: u64) -> String {
+    let mut missed = Vec::new();
+    if let Some(bounds) = bounds {
+        missed.extend((lost_percent > bounds.lost_percent).then_some("lost"));
+        missed.extend((sent > bounds.sent).then_some("sent"));
+        missed.extend((late > bounds.late).then_some("late"));
+    }
+    missed.extend((wrong > 0).then_some("wrong"));
+    match (missed.is_empty(), bounds) {
+        (true, Some(_)) => "met".to_owned(),
+        (true, None) => String::new(),
+        (false, _) => format!("MISSED: {}", missed.join(", ")),
+    }
+}
+
 pub(crate) fn run(arguments: &Btp) -> Result<(), Failure> {
     let cell = |loss: f64, burst: f64| -> Result<(f64, f64, Messages), String> {
         let p = in_range("loss", loss, 0.0, 90.0)? / 100.0;
@@ -100,12 +141,15 @@ pub(crate) fn run(arguments: &Btp) -> Result<(), Failure> {
         pairs.map(|(p, b)| cell(p, b)).collect::<Result<_, _>>().map_err(Failure::Usage)?;
     let outcomes = parallel(&cells, |(_, _, run)| run.run());
     say(
-        " loss %  burst   lost %   sent x  bound x   late  late 99%  repaired ms   p99 ms   max ms  wrong",
+        " loss %  burst   lost %  bound   sent x  bound  least x   late bound  ideal  late 99%  repaired ms   \
+         p99 ms   max ms  wrong",
     )?;
+    let mut missed = 0;
     for ((loss, burst, run), outcome) in cells.iter().zip(&outcomes) {
         let [sender, receiver] = &outcome.stats;
         let source = sender.source_packets_sent.max(1) as f64;
-        let coded = source + sender.proactive_packets_sent as f64;
+        let lost = 100.0 * receiver.symbols_lost as f64 / source;
+        let sent = (source + sender.proactive_packets_sent as f64) / source;
         let path = run.path_delay(OVERHEAD);
         let beyond = |percent| {
             let delay = outcome.delays.percentile(percent).unwrap_or_default();
@@ -116,16 +160,55 @@ pub(crate) fn run(arguments: &Btp) -> Result<(), Failure> {
         let late = in_intervals(outcome.mean);
         let fastest = in_intervals(outcome.delays.mean_of_shortest(99.0).unwrap_or_default());
         let repaired = receiver.symbols_repaired.max(1) as f64;
+        let ideal = if *burst > 1.0 {
+            "-".to_owned()
+        } else {
+            format!("{:.2}", mean_delay(loss / 100.0, sent, arguments.seed))
+        };
+        let bounds = bounds(*loss, *burst);
+        let verdict = verdict(bounds, lost, sent, late, outcome.wrong);
+        missed += usize::from(verdict.starts_with("MISSED"));
+        let most = |of: fn(Bounds) -> f64, digits: usize| {
+            bounds.map_or("-".to_owned(), |bounds| format!("<={:.digits$}", of(bounds)))
+        };
         say(&format!(
-            "{loss:7.1} {burst:6.1} {:8.3} {:8.3} {:8.3} {late:6.2} {fastest:9.2} {:12.2} {:8.2} {:8.2} {:6}",
-            100.0 * receiver.symbols_lost as f64 / source,
-            coded / source,
+            "{loss:7.1} {burst:6.1} {lost:8.3} {:>6} {sent:8.3} {:>6} {:8.3} {late:6.2} {:>5} {ideal:>6} \
+             {fastest:9.2} {:12.2} {:8.2} {:8.2} {:6}  {verdict}",
+            most(|bounds| bounds.lost_percent, 1),
+            most(|bounds| bounds.sent, 2),
             1.0 / (1.0 - loss / 100.0),
+            most(|bounds| bounds.late, 0),
             ms(receiver.repair_delay) / repaired,
             beyond(99.0),
             beyond(100.0),
             outcome.wrong,
         ))?;
     }
-    Ok(())
+    match missed {
+        0 => Ok(()),
+        missed => Err(Failure::Verdict(format!("the bounds of {missed} lines are not kept"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_for_independent_losses_up_to_thirty_per_cent() {
+        let of = |loss| bounds(loss, 1.0).expect("a goal");
+        assert_eq!((of(10.0).lost_percent, of(10.1).lost_percent), (0.1, 1.0));
+        assert!((of(30.0).sent - 1.6).abs() < 1e-9);
+        assert_eq!((bounds(30.1, 1.0), bounds(10.0, 1.5)), (None, None));
+    }
+
+    #[test]
+    fn the_verdict_names_what_is_not_kept() {
+        let bounds = bounds(30.0, 1.0);
+        assert_eq!(verdict(bounds, 1.0, 1.6, 3.0, 0), "met");
+        assert_eq!(verdict(bounds, 1.1, 1.61, 3.1, 1), "MISSED: lost, sent, late, wrong");
+        assert_eq!(verdict(bounds, 0.0, 1.5, 3.1, 0), "MISSED: late");
+        assert_eq!(verdict(None, 9.0, 9.0, 9.0, 0), "");
+        assert_eq!(verdict(None, 0.0, 1.0, 0.0, 1), "MISSED: wrong");
+    }
 }

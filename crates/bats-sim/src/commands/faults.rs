@@ -27,6 +27,9 @@ pub(crate) struct Faults {
     /// Handshakes of each kind
     #[arg(long, default_value_t = 1_000)]
     handshakes: u64,
+    /// Only faults whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
 }
 
 /// A scenario: what it is, its unit, its bound, and the figure of a seed.
@@ -226,7 +229,11 @@ fn scenarios() -> Vec<Scenario> {
 pub(crate) fn run(arguments: &Faults) -> Result<(), Failure> {
     in_range("seeds", arguments.seeds as f64, 1.0, 1e6).map_err(Failure::Usage)?;
     in_range("handshakes", arguments.handshakes as f64, 1.0, 1e6).map_err(Failure::Usage)?;
-    let scenarios = scenarios();
+    let mut scenarios = scenarios();
+    scenarios.retain(|scenario| scenario.name.contains(&arguments.only));
+    if scenarios.is_empty() {
+        return Err(Failure::Usage(format!("no fault's name contains {:?}", arguments.only)));
+    }
     let jobs: Vec<(usize, u64)> = scenarios
         .iter()
         .enumerate()

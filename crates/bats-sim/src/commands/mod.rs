@@ -3,7 +3,6 @@
 pub(crate) mod btp;
 pub(crate) mod fairness;
 pub(crate) mod faults;
-pub(crate) mod generate;
 pub(crate) mod hops;
 pub(crate) mod messages;
 pub(crate) mod paths;

@@ -10,8 +10,8 @@ use crate::{Failure, in_range, say};
 
 /// What is reported.
 pub(crate) const LEGEND: &str = "\
-Each seed decides the links, their faults, and what up to four connections of modes BRTP, BTP and \
-TRANSPARENT do over them. While there are faults, models watch what is delivered; then faults end, \
+Each seed decides the links, up to three relays between them, their faults, the congestion control, \
+and what up to four connections of modes BRTP, BRCTP, BTP and TRANSPARENT do over them. While there are faults, models watch what is delivered; then faults end, \
 and all must finish within a time computed from rate and round trip. A seed that fails is printed \
 with what was broken and the command that repeats it; the exit status is 1 then. Every 25th seed \
 runs twice, and both runs must be the same to the octet.";
@@ -98,12 +98,15 @@ fn summary(reports: &[(Report, Duration)], time: Duration) -> Result<(), Failure
         ("messages sent", sum(|r| r.sent)),
         ("messages delivered", sum(|r| r.delivered)),
         ("octets delivered", sum(|r| r.bytes)),
+        ("seeds with relays", sum(|r| r.relayed)),
+        ("relays that lost their memory", sum(|r| r.restarts)),
+        ("clients found elsewhere", sum(|r| r.moves)),
         ("packets", sum(|r| r.packets)),
         ("violations", sum(|r| u64::from(r.violation.is_some()))),
     ];
-    rows.iter().try_for_each(|(name, value)| say(&format!("{name:28} {value:>16}")))?;
-    say(&format!("{:28} {:>16.0}", "virtual seconds", virtual_time.as_secs_f64()))?;
-    say(&format!("{:28} {:>16.1}", "seconds", time.as_secs_f64()))?;
+    rows.iter().try_for_each(|(name, value)| say(&format!("{name:30} {value:>16}")))?;
+    say(&format!("{:30} {:>16.0}", "virtual seconds", virtual_time.as_secs_f64()))?;
+    say(&format!("{:30} {:>16.1}", "seconds", time.as_secs_f64()))?;
     let worst =
         |of: fn(&(Report, Duration)) -> f64| reports.iter().max_by(|a, b| of(a).total_cmp(&of(b)));
     if let Some((report, _)) = worst(|(report, _)| report.patience_used) {

@@ -7,8 +7,12 @@
 
 mod draw;
 mod model;
+mod net;
+mod pair;
 mod plan;
+mod relays;
 mod run;
+mod topology;
 
-pub use plan::{ConnectionPlan, Ending, Fault, FaultKind, Plan, Traffic};
+pub use plan::{ConnectionPlan, Ending, Fault, FaultKind, Nodes, Plan, Traffic};
 pub use run::{Report, run};

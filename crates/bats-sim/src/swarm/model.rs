@@ -94,7 +94,7 @@ impl Way {
     /// A message was delivered: in BRTP the next one in order, otherwise one that was sent and not
     /// delivered before; never another one's, and never altered.
     pub(super) fn receive(&mut self, message: &[u8]) -> Result<(), String> {
-        let number = if self.mode == Mode::Brtp {
+        let number = if self.mode.is_reliable() {
             self.delivered
         } else {
             name(message).ok_or("a message shorter than any sent")?.0
@@ -122,7 +122,7 @@ impl Way {
     pub(super) fn end(&self, receiver: &ConnectionStats) -> Result<(), String> {
         let (sent, delivered) = (self.sent(), self.delivered);
         match self.mode {
-            Mode::Brtp if delivered != sent => {
+            mode if mode.is_reliable() && delivered != sent => {
                 Err(format!("{delivered} of {sent} messages were there at the end"))
             }
             Mode::Btp | Mode::Transparent if delivered + receiver.messages_lost != sent => {

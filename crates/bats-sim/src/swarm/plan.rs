@@ -2,21 +2,25 @@
 
 use core::time::Duration;
 
-use bats_netem::{Jitter, LinkConfig, Loss};
+use bats_netem::{LinkConfig, Loss};
 use bats_proto::config::Mode;
+use bats_proto::relay::RelayConfig;
 use bats_proto::{CongestionAlgorithm, Goal, TransportConfig};
 
 use super::draw::Draw;
 use super::model::NAMED;
-use crate::matrix::FRAME_OVERHEAD;
+use super::topology::{self, LEAST_QUEUE};
 
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// What all of this follows from.
     pub seed: u64,
-    /// The links from the client to the server and back, one to four each.
+    /// The links from the client to the server and back, one to four each, in the order of the way;
+    /// between nodes those of `nodes.edges`, both ways in their order.
     pub hops: [Vec<LinkConfig>; 2],
+    /// Nodes between which the links lie; without, links only forward.
+    pub nodes: Option<Nodes>,
     /// What happens to them, and until when.
     pub faults: Vec<Fault>,
     /// When the last fault ends and the second phase begins.
@@ -27,6 +31,33 @@ pub struct Plan {
     pub retry: bool,
     /// Connections from the client to the server.
     pub connections: Vec<ConnectionPlan>,
+}
+
+/// Client, relays and server.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    /// The nodes that each link joins; 0 is the client, the largest number the server.
+    pub edges: Vec<(usize, usize)>,
+    /// What all of them carry with.
+    pub relay: RelayConfig,
+}
+
+impl Nodes {
+    /// The server.
+    pub fn last(&self) -> usize {
+        self.edges.iter().map(|&(a, b)| a.max(b)).max().unwrap_or(0)
+    }
+
+    /// Number of relays.
+    pub fn relays(&self) -> usize {
+        self.last().saturating_sub(1)
+    }
+
+    /// The links of a node.
+    pub fn of(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+        let edges = self.edges.iter().enumerate();
+        edges.filter(move |(_, (a, b))| *a == node || *b == node).map(|(link, _)| link)
+    }
 }
 
 /// What is wrong with a link for a time.
@@ -61,6 +92,10 @@ pub enum FaultKind {
     Duplicates(f64),
     /// So much is altered.
     Corruption(f64),
+    /// At its beginning a NAT gives the client of the link, or of all links, another address.
+    Rebind,
+    /// This relay is dead, and begins at the end without any memory.
+    Restart(usize),
 }
 
 /// What one connection does.
@@ -94,26 +129,43 @@ pub struct Traffic {
 pub enum Ending {
     /// Both finish when they have sent all, and the client closes when both ends are seen.
     Finish,
+    /// The same, and the client waits so long before it closes.
+    Linger(Duration),
     /// One (0 client, 1 server) closes at this time, whatever is under way.
     Close(usize, Duration),
 }
 
-/// Octets of the shortest queue: a few full frames.
-const LEAST_QUEUE: usize = 4 * 1_514;
+/// The longest that a connection stays open when all is done, in seconds.
+const LONGEST_LINGER: f64 = 4.0;
+/// Bits of a full packet.
+const PACKET: f64 = 1_472.0 * 8.0;
+/// Time that the links of a relay have to come up again.
+const JOINING: Duration = Duration::from_secs(4);
 
 impl Plan {
     /// What `seed` decides, with faults during up to `longest`.
     pub fn new(seed: u64, longest: Duration) -> Self {
         let mut draw = Draw::new(seed);
-        let hops = topology(&mut draw);
+        let (hops, nodes) = if draw.chance(0.5) {
+            let (hops, nodes) = topology::nodes(&mut draw);
+            (hops, Some(nodes))
+        } else {
+            (topology::chain(&mut draw), None)
+        };
         let calm = Duration::from_secs_f64(longest.as_secs_f64() * draw.uniform(0.2, 1.0));
-        let faults = faults(&mut draw, &hops, calm);
+        let faults = topology::faults(&mut draw, &hops, nodes.as_ref(), calm);
         let transport = transport(&mut draw);
-        let retry = draw.chance(0.2);
-        let mut plan = Self { seed, hops, faults, calm, transport, retry, connections: Vec::new() };
+        let retry = nodes.is_none() && draw.chance(0.2);
+        let connections = Vec::new();
+        let mut plan = Self { seed, hops, nodes, faults, calm, transport, retry, connections };
+        if plan.moves() {
+            // A client that only waits, and has asked in vain before it moved, is found by chance.
+            plan.transport.keep_alive.get_or_insert(Duration::from_secs(1));
+        }
         // A Retry packet has no seal: a client believes an altered one and fails.
         plan.retry &= !plan.corrupts();
         let count = draw.pick(&[1, 1, 2, 3, 4]);
+        plan.transport.congestion = plan.controller(&mut draw, count);
         plan.connections = (0..count).map(|_| plan.connection(&mut draw, count)).collect();
         plan
     }
@@ -123,7 +175,9 @@ impl Plan {
         let mut hops = self.hops.clone();
         for fault in self.faults.iter().filter(|fault| fault.from <= at && at < fault.until) {
             for (way, links) in hops.iter_mut().enumerate() {
-                if fault.way.is_none_or(|only| only == way) {
+                if let (FaultKind::Restart(node), Some(nodes)) = (fault.kind, &self.nodes) {
+                    nodes.of(node).for_each(|hop| links[hop].black_hole = true);
+                } else if fault.way.is_none_or(|only| only == way) {
                     let hop = fault.hop.min(links.len() - 1);
                     fault.kind.apply(&mut links[hop]);
                 }
@@ -171,11 +225,45 @@ impl Plan {
     /// Time during which hardly anything passes in one direction, at most.
     pub fn blackout(&self) -> Duration {
         let severe = |fault: &&Fault| match fault.kind {
-            FaultKind::Partition | FaultKind::Rate(_) => true,
+            FaultKind::Partition | FaultKind::Rate(_) | FaultKind::Restart(_) => true,
             FaultKind::Loss(p) | FaultKind::Corruption(p) => p > 0.3,
-            FaultKind::Mtu(_) | FaultKind::Delay(_) | FaultKind::Duplicates(_) => false,
+            FaultKind::Mtu(_) | FaultKind::Delay(_) => false,
+            FaultKind::Duplicates(_) | FaultKind::Rebind => false,
         };
-        self.faults.iter().filter(severe).map(|fault| fault.until - fault.from).sum()
+        let severe = self.faults.iter().filter(severe);
+        severe.map(|fault| fault.until - fault.from).sum::<Duration>() + JOINING * self.restarts()
+    }
+
+    /// Whether a client gets another address.
+    fn moves(&self) -> bool {
+        self.faults.iter().any(|fault| fault.kind == FaultKind::Rebind)
+    }
+
+    /// Relays that come back without memory.
+    pub fn restarts(&self) -> u32 {
+        let restart = |fault: &&Fault| matches!(fault.kind, FaultKind::Restart(_));
+        self.faults.iter().filter(restart).count() as u32
+    }
+
+    /// Bits per second of all connections together that the controller keeps up when the network
+    /// loses what it loses: its least window, or its least rate.
+    pub fn share(&self) -> f64 {
+        let most = self.rate() as f64 * self.passing() / 5.0;
+        let round = (self.round_trip() + self.queueing()).as_secs_f64();
+        most.min(match self.transport.congestion {
+            CongestionAlgorithm::Cubic => PACKET * self.passing() / round,
+            CongestionAlgorithm::Gcc => 2.0 * PACKET * self.passing(),
+            CongestionAlgorithm::FixedRate { bits_per_second } => {
+                bits_per_second as f64 * self.passing() / 3.0
+            }
+            // Of a burst arrives what the queue holds.
+            CongestionAlgorithm::None => {
+                LEAST_QUEUE as f64 * 8.0 / 2.0 * self.passing() / round.max(0.1)
+            }
+            // Much loss hides what the path carries: the least window remains.
+            _ if self.passing() < 0.8 => 4.0 * PACKET * self.passing() / round,
+            _ => most,
+        })
     }
 
     /// Whether a connection may be given up for silence.
@@ -187,7 +275,10 @@ impl Plan {
     /// Whether a handshake may fail: it has 10 s, and backs off.
     pub fn may_fail(&self) -> bool {
         let waits = self.queueing() * 4 + self.round_trip() * 4;
-        self.may_die() || self.blackout() * 2 + waits > Duration::from_secs(5)
+        // A client that moves before it is known is another one.
+        let moves = self.moves();
+        let lost = self.restarts() > 0;
+        self.may_die() || moves || lost || self.blackout() * 2 + waits > Duration::from_secs(5)
     }
 
     /// Whether anything alters packets.
@@ -208,25 +299,62 @@ impl Plan {
     pub fn patience(&self, bytes_left: u64) -> Duration {
         // A sender of timely messages keeps what it sent until the deadline: its budget is a rate.
         let kept = self.transport.send_budget as f64 * 8.0 / self.transport.deadline.as_secs_f64();
-        let share = (self.rate() as f64 * self.passing() / 5.0).min(kept / 2.0);
-        Duration::from_secs_f64(bytes_left as f64 * 8.0 / share)
+        let share = self.share().min(kept / 2.0);
+        // A link may be dead, be found so after its silence, and come up again.
+        let links = self.nodes.as_ref().map_or(Duration::ZERO, |_| {
+            self.transport.idle_timeout + JOINING * 4 + self.transport.handshake_timeout
+        });
+        let links = if self.faults.is_empty() { Duration::ZERO } else { links };
+        links
+            + Duration::from_secs_f64(bytes_left as f64 * 8.0 / share)
             + Duration::from_secs(10)
             + (self.round_trip() + self.queueing()) * 40
             + self.transport.deadline * 2
     }
 
+    /// What controls congestion: mostly the default; no control, or a rate of one's own, only on links
+    /// that nobody else decides about.
+    fn controller(&self, draw: &mut Draw, connections: u32) -> CongestionAlgorithm {
+        let share = draw.uniform(0.2, 0.6) / f64::from(connections);
+        let fixed = format!("fixed:{}", (self.rate() as f64 * share).max(8_000.0) as u64);
+        // Relays share one window among all that they carry, and one that shrinks at each loss is
+        // too little for that.
+        let names: &[&str] = if self.nodes.is_some() && self.passing() < 0.98 {
+            &["bbr"]
+        } else if self.nodes.is_some() {
+            &["bbr", "bbr", "bbr", "cubic", "gcc"]
+        } else {
+            &["bbr", "bbr", "bbr", "bbr", "cubic", "cubic", "gcc", "gcc", &fixed, "none"]
+        };
+        draw.pick(names).parse().unwrap_or_default()
+    }
+
     fn connection(&self, draw: &mut Draw, count: u32) -> ConnectionPlan {
-        let mode = draw.pick(&[Mode::Brtp, Mode::Brtp, Mode::Btp, Mode::Btp, Mode::Transparent]);
+        let mode = draw.pick(&[
+            Mode::Brtp,
+            Mode::Brtp,
+            Mode::Brctp,
+            Mode::Brctp,
+            Mode::Btp,
+            Mode::Btp,
+            Mode::Transparent,
+        ]);
         // In bytes per second, for each connection.
-        let rate = self.rate() as f64 / 8.0 / f64::from(count);
+        let rate = match self.transport.congestion {
+            CongestionAlgorithm::Bbr => self.rate() as f64,
+            _ => (self.rate() as f64).min(self.share() * 5.0),
+        };
+        let rate = rate / 8.0 / f64::from(count);
+        // Each link carries all of it.
+        let most_total = 4e6 / self.hops[0].len() as f64;
         let both = draw.chance(0.5);
         let mut traffic = |sends: bool| {
             if !sends {
                 return Traffic { messages: 0, sizes: (NAMED, NAMED), interval: None };
             }
-            let least = if mode == Mode::Brtp && draw.chance(0.3) { 0 } else { NAMED };
-            let total = (rate * draw.uniform(0.2, 3.0)).clamp(3_000.0, 6e6);
-            if mode == Mode::Brtp && draw.chance(0.5) {
+            let least = if mode.is_reliable() && draw.chance(0.3) { 0 } else { NAMED };
+            let total = (rate * draw.uniform(0.2, 3.0)).clamp(3_000.0, most_total);
+            if mode.is_reliable() && draw.chance(0.5) {
                 let most = draw.magnitude(20.0, (total / 2.0).min(300_000.0)) as usize;
                 let messages = (total / (most as f64 / 2.0 + 24.0)).clamp(1.0, 20_000.0) as u64;
                 return Traffic { messages, sizes: (least.min(most), most), interval: None };
@@ -244,6 +372,8 @@ impl Plan {
         let ending = if draw.chance(0.15) {
             let at = Duration::from_secs_f64(draw.uniform(0.0, calm));
             Ending::Close(usize::from(draw.chance(0.5)), start + at)
+        } else if draw.chance(0.3) {
+            Ending::Linger(draw.time(0.1, LONGEST_LINGER))
         } else {
             Ending::Finish
         };
@@ -268,96 +398,17 @@ impl FaultKind {
             Self::Loss(p) => link.loss = Loss::Iid(p),
             Self::Duplicates(share) => link.duplicate = share,
             Self::Corruption(share) => link.corrupt = share,
+            // A rebinding is a moment, and a restart concerns all links of the relay.
+            Self::Rebind | Self::Restart(_) => {}
         }
     }
-}
-
-fn topology(draw: &mut Draw) -> [Vec<LinkConfig>; 2] {
-    let count = draw.pick(&[1, 1, 1, 2, 3, 4]);
-    // Which troubles this network has at all.
-    let [lossy, bursty, jittery, doubling, corrupting, narrow, asymmetric] =
-        [0.6, 0.4, 0.4, 0.3, 0.3, 0.3, 0.3].map(|probability| draw.chance(probability));
-    let worst = 0.35 / f64::from(count);
-    let link = |draw: &mut Draw, rate: f64, delay: f64| {
-        let queue = LinkConfig::queue_for(
-            rate as u64,
-            Duration::from_secs_f64(delay * 2.0),
-            draw.magnitude(0.25, 4.0),
-        );
-        let p = draw.uniform(0.0, worst);
-        let loss = match (lossy, bursty) {
-            (false, _) => Loss::None,
-            (true, false) => Loss::Iid(p),
-            (true, true) => Loss::bursts(p, draw.uniform(1.5, 10.0)),
-        };
-        let amplitude = Duration::from_secs_f64(delay * draw.uniform(0.0, 0.5));
-        let jitter = Jitter { amplitude, reorder: draw.chance(0.5) };
-        let share =
-            |draw: &mut Draw, on: bool, most| if on { draw.uniform(0.0, most) } else { 0.0 };
-        LinkConfig {
-            rate_bps: Some(rate as u64),
-            queue_bytes: Some(queue.max(LEAST_QUEUE)),
-            delay: Duration::from_secs_f64(delay),
-            jitter: jittery.then_some(jitter),
-            loss,
-            duplicate: share(draw, doubling, 0.1),
-            corrupt: share(draw, corrupting, 0.05),
-            mtu: narrow.then(|| draw.integer(1_200, 1_480) as usize),
-            frame_overhead: FRAME_OVERHEAD,
-            mark_threshold: draw.chance(0.1).then_some(queue.max(LEAST_QUEUE) / 4),
-            ..LinkConfig::default()
-        }
-    };
-    let rates: Vec<f64> = (0..count).map(|_| draw.magnitude(5e4, 1e9)).collect();
-    let longest = 0.3 / f64::from(count);
-    let delays: Vec<f64> = (0..count).map(|_| draw.magnitude(1e-4, longest)).collect();
-    let factor = if asymmetric { draw.magnitude(0.05, 20.0) } else { 1.0 };
-    let mut way = |factor: f64| -> Vec<LinkConfig> {
-        let pairs = rates.iter().zip(&delays);
-        pairs.map(|(&rate, &delay)| link(draw, (rate * factor).max(5e4), delay)).collect()
-    };
-    let (up, mut down) = (way(1.0), way(factor));
-    down.reverse();
-    [up, down]
-}
-
-fn faults(draw: &mut Draw, hops: &[Vec<LinkConfig>; 2], calm: Duration) -> Vec<Fault> {
-    let kinds: Vec<u32> = (0..8).filter(|_| draw.chance(0.4)).collect();
-    if kinds.is_empty() {
-        return Vec::new();
-    }
-    let calm = calm.as_secs_f64();
-    let count = draw.integer(1, 6);
-    let fault = |_| {
-        let from = draw.uniform(0.0, calm);
-        let length = draw.magnitude(0.02, 6.0);
-        let (kind, way) = match draw.pick(&kinds) {
-            0 => (FaultKind::Partition, None),
-            1 => (FaultKind::Partition, Some(draw.integer(0, 1) as usize)),
-            2 => (FaultKind::Rate(draw.magnitude(0.02, 2.0)), None),
-            3 => (FaultKind::Mtu(draw.integer(1_200, 1_450) as usize), None),
-            4 => (FaultKind::Delay(draw.time(1e-4, 0.5)), Some(draw.integer(0, 1) as usize)),
-            5 => (FaultKind::Loss(draw.uniform(0.1, 0.9)), None),
-            6 => (FaultKind::Duplicates(draw.uniform(0.1, 0.9)), None),
-            _ => (FaultKind::Corruption(draw.uniform(0.05, 0.5)), None),
-        };
-        Fault {
-            from: Duration::from_secs_f64(from),
-            until: Duration::from_secs_f64((from + length).min(calm)),
-            way,
-            hop: draw.integer(0, hops[0].len() as u64 - 1) as usize,
-            kind,
-        }
-    };
-    (0..count).map(fault).collect()
 }
 
 fn transport(draw: &mut Draw) -> TransportConfig {
     let default = TransportConfig::default();
     TransportConfig {
-        also_accepted: vec![Mode::Btp, Mode::Transparent],
+        also_accepted: vec![Mode::Btp, Mode::Transparent, Mode::Brctp],
         deadline: draw.time(0.02, 2.0),
-        congestion: CongestionAlgorithm::Bbr,
         goal: draw.pick(&[Goal::Latency, Goal::Balanced, Goal::Throughput]),
         max_message_size: 1 << 20,
         send_budget: draw.pick(&[default.send_budget, 256 << 10, 1 << 20]),
@@ -380,7 +431,8 @@ mod tests {
     #[test]
     fn a_seed_decides_everything_and_seeds_differ() {
         let longest = Duration::from_secs(10);
-        let text = |seed| format!("{:?}", Plan::new(seed, longest));
+        // The seed itself stands in the text.
+        let text = |seed| format!("{:?}", Plan { seed: 0, ..Plan::new(seed, longest) });
         let all: std::collections::BTreeSet<_> = (0..500).map(text).collect();
         assert_eq!(all.len(), 500);
         assert_eq!(text(7), text(7));

@@ -2,19 +2,14 @@
 
 use core::time::Duration;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use bats_proto::config::{Mode, Security};
-use bats_proto::{
-    ClientConfig, CloseReason, ConnectionHandle, ConnectionStats, Endpoint, EndpointConfig, Event,
-    Identity, PeerTrust, SendError, ServerConfig, Timestamp, TransportConfig,
-};
+use bats_proto::{CloseReason, ConnectionHandle, Event, SendError, Timestamp};
 
-use super::draw::Draw;
-use super::model::{self, Way};
-use super::plan::{ConnectionPlan, Ending, Plan, Traffic};
-use crate::network::{Host, Network};
-use crate::record::Recorder;
+use super::model;
+use super::net::Net;
+use super::pair::{Pair, Side, coded, describe};
+use super::plan::{Ending, Plan};
 
 /// What came of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,6 +34,12 @@ pub struct Report {
     pub bytes: u64,
     /// Packets handed to the first links.
     pub packets: u64,
+    /// 1 if there were relays.
+    pub relayed: u64,
+    /// Relays that lost their memory.
+    pub restarts: u64,
+    /// Times that a client was found at another address and proved it.
+    pub moves: u64,
     /// Length of the run in virtual time.
     pub time: Duration,
     /// Time from the last fault until all had finished.
@@ -51,90 +52,37 @@ pub struct Report {
 
 /// Interval at which statistics are looked at.
 const SAMPLE: Duration = Duration::from_millis(100);
+/// Steps at one moment, or with nothing to do; more are a loop without end.
+const MOST_STEPS: u32 = 1_000_000;
 /// The application's code with which connection 0 is closed.
 const CODE: u64 = 1_000;
-/// Memory that a sender has in any case: a window of 512 symbols, with room for larger symbols.
-const LEAST_SEND_BUDGET: u64 = 2 << 20;
-/// Memory that a receiver has in any case.
-const LEAST_RECEIVE_BUDGET: u64 = 4 << 20;
-
-/// One end of a connection.
-#[derive(Debug)]
-struct Side {
-    handle: Option<ConnectionHandle>,
-    open: bool,
-    /// What this side sends.
-    way: Way,
-    traffic: Traffic,
-    draw: Draw,
-    next_size: usize,
-    due: Option<Timestamp>,
-    blocked: bool,
-    finished: bool,
-    /// The end of the other side's messages was seen.
-    saw_end: bool,
-    closed: Option<CloseReason>,
-    /// When to read next, if not at once.
-    read_at: Option<Timestamp>,
-    last: ConnectionStats,
-}
-
-#[derive(Debug)]
-struct Pair {
-    plan: ConnectionPlan,
-    sides: [Side; 2],
-    /// Closed by an application before both had finished.
-    cut: bool,
-    /// Both had finished.
-    done: bool,
-}
-
-impl Pair {
-    /// Nothing more can happen to it.
-    fn is_over(&self) -> bool {
-        let [client, server] = &self.sides;
-        client.closed.is_some() && (server.handle.is_none() || server.closed.is_some())
-    }
-}
-
-/// Runs a plan; `trace` asks for the hash.
+/// Runs a plan; `trace` asks for the hash. Whatever fails, a panic of the code under test as well, is
+/// told with the seed.
 pub fn run(plan: &Plan, trace: bool) -> Report {
-    let mut run = Run::new(plan);
-    if trace {
-        *run.network.recorder() = Recorder::tracing();
-    }
-    let violation = run.go().err();
-    let now = run.network.now();
-    let mut report = Report {
-        seed: plan.seed,
-        violation: violation.map(|what| format!("{:.6} s: {what}", now.as_secs_f64())),
-        connections: plan.connections.len() as u64,
-        packets: [Host::Client, Host::Server]
-            .map(|host| run.network.link_stats(host).offered)
-            .iter()
-            .sum(),
-        time: now - run.start,
-        to_finish: run.to_finish,
-        patience_used: run.to_finish.as_secs_f64() / run.patience.as_secs_f64().max(1e-9),
-        trace: run.network.recorder().trace.as_ref().map(|trace| trace.hash().to_string()),
-        ..Report::default()
-    };
-    for pair in &run.pairs {
-        report.finished += u64::from(pair.done);
-        report.closed += u64::from(pair.cut && !pair.done);
-        report.given_up += u64::from(!pair.cut && !pair.done);
-        for side in &pair.sides {
-            report.sent += side.way.sent();
-            report.delivered += side.way.delivered();
-            report.bytes += side.way.bytes();
+    let outcome = catch_unwind(AssertUnwindSafe(|| match Run::new(plan, trace) {
+        Ok(mut run) => {
+            let violation = run.go().err();
+            run.report(violation)
         }
+        Err(violation) => Report { violation: Some(violation), ..Report::default() },
+    }));
+    let report = outcome.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        Report { violation: Some(format!("panic: {text}")), ..Report::default() }
+    });
+    Report {
+        seed: plan.seed,
+        connections: plan.connections.len() as u64,
+        relayed: u64::from(plan.nodes.as_ref().is_some_and(|nodes| nodes.relays() > 0)),
+        restarts: u64::from(plan.restarts()),
+        ..report
     }
-    report
 }
 
 struct Run<'a> {
     plan: &'a Plan,
-    network: Network,
+    net: Net,
     start: Timestamp,
     pairs: Vec<Pair>,
     /// Connections accepted that have not said which they are.
@@ -143,58 +91,44 @@ struct Run<'a> {
     patience: Duration,
 }
 
-const HOSTS: [Host; 2] = [Host::Client, Host::Server];
-
-fn endpoints(plan: &Plan) -> [Endpoint; 2] {
-    let server = ServerConfig {
-        identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
-        transport: Arc::new(plan.transport.clone()),
-        retry_threshold: if plan.retry { 0 } else { usize::MAX },
-        max_connections: 64,
-    };
-    [None, Some(server)].map(|server| {
-        let mut octets = [u8::from(server.is_some()); 32];
-        octets[..8].copy_from_slice(&plan.seed.to_le_bytes());
-        let security = Security::DangerousPlain;
-        let config = EndpointConfig { security, server, ..EndpointConfig::default() };
-        Endpoint::new(config, octets).expect("the stand-in needs no certificate")
-    })
-}
-
 impl<'a> Run<'a> {
-    fn new(plan: &'a Plan) -> Self {
-        let network = Network::chain(endpoints(plan), plan.links(Duration::ZERO), plan.seed);
-        let start = network.now();
-        let pair = |(index, each): (usize, &ConnectionPlan)| {
-            let side = |side: usize| {
-                let tag = model::tag(plan.seed, index, side);
-                Side {
-                    handle: None,
-                    open: false,
-                    way: Way::new(each.mode, tag),
-                    traffic: each.traffic[side],
-                    draw: Draw::new(tag),
-                    next_size: model::NAMED,
-                    due: None,
-                    blocked: false,
-                    finished: false,
-                    saw_end: false,
-                    closed: None,
-                    read_at: None,
-                    last: ConnectionStats::default(),
-                }
-            };
-            Pair { plan: each.clone(), sides: [side(0), side(1)], cut: false, done: false }
-        };
-        Self {
+    fn new(plan: &'a Plan, trace: bool) -> Result<Self, String> {
+        let net = Net::new(plan, trace)?;
+        let connections = plan.connections.iter().enumerate();
+        Ok(Self {
             plan,
-            start,
-            pairs: plan.connections.iter().enumerate().map(pair).collect(),
+            start: net.now(),
+            pairs: connections.map(|(index, each)| Pair::new(plan.seed, index, each)).collect(),
             unnamed: BTreeSet::new(),
-            network,
+            net,
             to_finish: Duration::ZERO,
             patience: Duration::ZERO,
+        })
+    }
+
+    fn report(&mut self, violation: Option<String>) -> Report {
+        let now = self.net.now();
+        let mut report = Report {
+            violation: violation.map(|what| format!("{:.6} s: {what}", now.as_secs_f64())),
+            packets: self.net.packets(),
+            time: now - self.start,
+            to_finish: self.to_finish,
+            patience_used: self.to_finish.as_secs_f64() / self.patience.as_secs_f64().max(1e-9),
+            trace: self.net.trace(),
+            ..Report::default()
+        };
+        for pair in &self.pairs {
+            report.finished += u64::from(pair.done);
+            report.closed += u64::from(pair.cut && !pair.done);
+            report.given_up += u64::from(!pair.cut && !pair.done);
+            for side in &pair.sides {
+                report.sent += side.way.sent();
+                report.delivered += side.way.delivered();
+                report.bytes += side.way.bytes();
+                report.moves += side.last.path_changes;
+            }
         }
+        report
     }
 
     fn go(&mut self) -> Result<(), String> {
@@ -203,19 +137,25 @@ impl<'a> Run<'a> {
         let calm = self.start + self.plan.calm;
         let mut limit: Option<Timestamp> = None;
         let mut gone: Option<Timestamp> = None;
+        let (mut steps, mut changed) = (0_u32, Duration::ZERO);
         loop {
-            let now = self.network.now();
+            let now = self.net.now();
             let mut until = sample;
             until = changes.peek().map_or(until, |&at| until.min(self.start + at));
             until = self.next_action().map_or(until, |at| until.min(at));
-            self.network.step(until.max(now));
+            self.net.step(until.max(now));
             self.take_events()?;
-            let now = self.network.now();
-            while changes.next_if(|&at| self.start + at <= now).is_some() {
-                let links = self.plan.links(now - self.start);
-                for (host, way) in HOSTS.into_iter().zip(links) {
-                    self.network.set_links(host, way);
-                }
+            steps = if self.net.now() > now { 0 } else { steps + 1 };
+            if steps > MOST_STEPS {
+                return Err(format!(
+                    "time stands still: {:?}",
+                    self.pairs.iter().map(describe).collect::<Vec<_>>()
+                ));
+            }
+            let now = self.net.now();
+            while let Some(at) = changes.next_if(|&at| self.start + at <= now) {
+                self.net.change(self.plan, at, changed);
+                changed = at;
             }
             self.act()?;
             if sample > now {
@@ -242,17 +182,48 @@ impl<'a> Run<'a> {
                 continue;
             }
             // What was closed is forgotten once its silence has lasted.
-            let idle = self.plan.transport.idle_timeout;
-            let gone = *gone
-                .get_or_insert(now + idle + self.plan.round_trip() * 20 + Duration::from_secs(12));
-            let left = HOSTS.map(|host| self.network.endpoint(host).connection_count());
-            if left == [0, 0] && self.pairs.iter().all(Pair::is_over) && self.unnamed.is_empty() {
-                return Ok(());
+            let silence = self.plan.transport.idle_timeout
+                + self.plan.round_trip() * 20
+                + Duration::from_secs(16);
+            let gone = *gone.get_or_insert(now + silence);
+            let is_over = self.pairs.iter().all(Pair::is_over) && self.unnamed.is_empty();
+            let left = self.net.connections();
+            if is_over && (self.net.has_links() || left.iter().all(|&count| count == 0)) {
+                return self.fall_silent(silence);
             }
             if now >= gone {
-                return Err(format!("{left:?} connections are left at client and server"));
+                let open: Vec<_> = self.pairs.iter().filter(|pair| !pair.is_over()).collect();
+                return Err(format!("{left:?} connections are left at the nodes: {open:?}"));
             }
         }
+    }
+
+    /// All connections are over: relays forget them, and then nothing is left of the links either.
+    fn fall_silent(&mut self, silence: Duration) -> Result<(), String> {
+        if !self.net.has_links() {
+            return Ok(());
+        }
+        self.pass(silence + self.net.forgetting() * 2)?;
+        self.net.fall_silent()?;
+        self.pass(silence)?;
+        let left = self.net.connections();
+        if left.iter().any(|&count| count > 0) {
+            return Err(format!("{left:?} connections of links are left at the nodes"));
+        }
+        Ok(())
+    }
+
+    /// Lets time go by.
+    fn pass(&mut self, time: Duration) -> Result<(), String> {
+        let end = self.net.now() + time;
+        for _ in 0..MOST_STEPS {
+            if self.net.now() >= end {
+                return Ok(());
+            }
+            self.net.step(end);
+            self.take_events()?;
+        }
+        Err("there is no end to events".to_owned())
     }
 
     /// Time that the second phase may take, from what is left to send when it begins.
@@ -282,6 +253,7 @@ impl<'a> Run<'a> {
                 Ending::Close(_, at) if !pair.cut && !pair.done => Some(self.start + at),
                 _ => None,
             };
+            let close = close.or(pair.close_at);
             let sides = pair.sides.iter().flat_map(|side| [side.due, side.read_at]).flatten();
             sides.chain(start).chain(close).min()
         };
@@ -293,8 +265,7 @@ impl<'a> Run<'a> {
     }
 
     fn take_events(&mut self) -> Result<(), String> {
-        for (host, handle, event) in core::mem::take(&mut self.network.events) {
-            let side = usize::from(host == Host::Server);
+        for (side, handle, event) in self.net.take_events() {
             let found = self.find(side, handle);
             match (event, found) {
                 (Event::Accepted, _) => {
@@ -309,15 +280,18 @@ impl<'a> Run<'a> {
                 (Event::Readable, Some(index)) => self.readable(index, side)?,
                 (Event::Readable, None) => self.read_unnamed(handle)?,
                 (Event::Closed(reason), found) => self.closed(side, handle, found, reason)?,
-                (Event::AllAcknowledged, _) => {}
-                (event, found) => return Err(format!("{host:?} {found:?}: unexpected {event:?}")),
+                (Event::AllAcknowledged, Some(index)) => self.acknowledged(index, side),
+                (Event::AllAcknowledged, None) => {}
+                (event, found) => {
+                    return Err(format!("side {side}, {found:?}: unexpected {event:?}"));
+                }
             }
         }
         Ok(())
     }
 
     fn act(&mut self) -> Result<(), String> {
-        let now = self.network.now();
+        let now = self.net.now();
         for index in 0..self.pairs.len() {
             let pair = &mut self.pairs[index];
             if pair.sides[0].handle.is_none() && self.start + pair.plan.start <= now {
@@ -334,6 +308,10 @@ impl<'a> Run<'a> {
                 let side = if pair.sides[side].handle.is_some() { side } else { 0 };
                 self.close(index, side);
             }
+            if self.pairs[index].close_at.is_some_and(|at| at <= now) {
+                self.pairs[index].close_at = None;
+                self.close(index, 0);
+            }
             for side in 0..2 {
                 let each = &self.pairs[index].sides[side];
                 if each.read_at.is_some_and(|at| at <= now) {
@@ -349,25 +327,30 @@ impl<'a> Run<'a> {
     }
 
     fn connect(&mut self, index: usize) -> Result<(), String> {
-        let transport =
-            TransportConfig { mode: self.pairs[index].plan.mode, ..self.plan.transport.clone() };
-        let config = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(transport),
-        };
-        let now = self.network.now();
-        let client = self.network.endpoint(Host::Client);
-        let handle = client
-            .connect(now, Host::Server.address(), "server", config)
-            .map_err(|error| format!("connection {index}: {error}"))?;
+        let mode = self.pairs[index].plan.mode;
+        let handle =
+            self.net.connect(mode).map_err(|error| format!("connection {index}: {error}"))?;
         self.pairs[index].sides[0].handle = Some(handle);
-        self.network.touch(Host::Client);
         Ok(())
     }
 
+    /// The other side has all: what is sent from now on is in vain.
+    fn acknowledged(&mut self, index: usize, side: usize) {
+        let now = self.net.now();
+        let pair = &mut self.pairs[index];
+        let own = &mut pair.sides[side];
+        if own.finished
+            && pair.plan.mode.is_reliable()
+            && let Some(stats) =
+                own.handle.and_then(|handle| self.net.endpoint(side).stats(now, handle))
+            && own.handle.is_some_and(|handle| self.net.endpoint(side).is_all_acknowledged(handle))
+        {
+            own.coded_in_all.get_or_insert(coded(&stats));
+        }
+    }
+
     fn open(&mut self, index: usize, side: usize) -> Result<(), String> {
-        let now = self.network.now();
+        let now = self.net.now();
         let each = &mut self.pairs[index].sides[side];
         if core::mem::replace(&mut each.open, true) {
             return Err(format!("connection {index}: side {side} was opened twice"));
@@ -377,23 +360,23 @@ impl<'a> Run<'a> {
     }
 
     fn close(&mut self, index: usize, side: usize) {
-        let now = self.network.now();
+        let now = self.net.now();
         if let Some(handle) = self.pairs[index].sides[side].handle {
             let code = CODE + index as u64;
-            self.network.endpoint(HOSTS[side]).close(now, handle, code, "");
-            self.network.touch(HOSTS[side]);
+            self.net.endpoint(side).close(now, handle, code, "");
+            self.net.touch(side);
         }
     }
 
     /// Sends what is due, and says so when it was the last.
     fn write(&mut self, index: usize, side: usize) -> Result<(), String> {
-        let now = self.network.now();
+        let now = self.net.now();
         let each = &mut self.pairs[index].sides[side];
         let Some(handle) = each.handle.filter(|_| each.open && each.closed.is_none()) else {
             each.due = None;
             return Ok(());
         };
-        let endpoint = self.network.endpoint(HOSTS[side]);
+        let endpoint = self.net.endpoint(side);
         while !each.finished && !each.blocked {
             if each.way.sent() >= each.traffic.messages {
                 each.due = None;
@@ -424,12 +407,12 @@ impl<'a> Run<'a> {
                 Err(error) => return Err(format!("connection {index}: {error}")),
             }
         }
-        self.network.touch(HOSTS[side]);
+        self.net.touch(side);
         Ok(())
     }
 
     fn readable(&mut self, index: usize, side: usize) -> Result<(), String> {
-        let now = self.network.now();
+        let now = self.net.now();
         match self.pairs[index].plan.reads[side] {
             Some(interval) => {
                 self.pairs[index].sides[side].read_at.get_or_insert(now + interval);
@@ -440,15 +423,13 @@ impl<'a> Run<'a> {
     }
 
     fn read(&mut self, index: usize, side: usize) -> Result<(), String> {
-        let now = self.network.now();
+        let now = self.net.now();
         let Some(handle) = self.pairs[index].sides[side].handle else { return Ok(()) };
-        while let Some(message) = self.network.endpoint(HOSTS[side]).recv(now, handle) {
+        while let Some(message) = self.net.endpoint(side).recv(now, handle) {
             self.deliver(index, side, &message)?;
         }
-        self.network.touch(HOSTS[side]);
-        if !self.pairs[index].sides[side].saw_end
-            && self.network.endpoint(HOSTS[side]).is_finished(handle)
-        {
+        self.net.touch(side);
+        if !self.pairs[index].sides[side].saw_end && self.net.endpoint(side).is_finished(handle) {
             self.pairs[index].sides[side].saw_end = true;
             self.ended(index, side)?;
         }
@@ -462,13 +443,13 @@ impl<'a> Run<'a> {
 
     /// The first message that a server receives says which connection it came by.
     fn read_unnamed(&mut self, handle: ConnectionHandle) -> Result<(), String> {
-        let now = self.network.now();
-        let Some(message) = self.network.endpoint(Host::Server).recv(now, handle) else {
-            if self.network.endpoint(Host::Server).is_finished(handle) {
+        let now = self.net.now();
+        let Some(message) = self.net.endpoint(1).recv(now, handle) else {
+            if self.net.endpoint(1).is_finished(handle) {
                 // All of it was lost: nothing to answer.
-                let _closed = self.network.endpoint(Host::Server).finish(now, handle);
+                let _closed = self.net.endpoint(1).finish(now, handle);
             }
-            self.network.touch(Host::Server);
+            self.net.touch(1);
             return Ok(());
         };
         if !self.unnamed.remove(&handle) {
@@ -489,20 +470,23 @@ impl<'a> Run<'a> {
 
     /// A receiver has seen the end of what the other side sends.
     fn ended(&mut self, index: usize, side: usize) -> Result<(), String> {
-        let now = self.network.now();
+        let now = self.net.now();
         let pair = &mut self.pairs[index];
         if !pair.sides[1 - side].finished && pair.sides[1].handle.is_some() {
             return Err(format!("connection {index}: side {side} saw an end that was not said"));
         }
         let handle = pair.sides[side].handle;
-        let stats = handle.and_then(|handle| self.network.endpoint(HOSTS[side]).stats(now, handle));
+        let stats = handle.and_then(|handle| self.net.endpoint(side).stats(now, handle));
         let Some(stats) = stats else { return Ok(()) };
         let way = &pair.sides[1 - side].way;
         way.end(&stats).map_err(|what| format!("connection {index}, to side {side}: {what}"))?;
         let server_done = pair.sides[1].handle.is_none() || pair.sides[1].saw_end;
         if pair.sides[0].saw_end && server_done && !pair.cut && !pair.done {
             pair.done = true;
-            self.close(index, 0);
+            match pair.plan.ending {
+                Ending::Linger(time) => pair.close_at = Some(now + time),
+                _ => self.close(index, 0),
+            }
         }
         Ok(())
     }
@@ -533,7 +517,11 @@ impl<'a> Run<'a> {
         let fine = match &reason {
             CloseReason::Local => over,
             CloseReason::Peer { code, .. } => over && *code == own,
-            CloseReason::IdleTimeout(_) => over || self.plan.may_die(),
+            CloseReason::IdleTimeout(_) => {
+                // Whoever cannot be reached during the handshake is not there any more afterwards.
+                let never = pair.sides[1].handle.is_none() && self.plan.may_fail();
+                over || self.plan.may_die() || never
+            }
             CloseReason::HandshakeTimeout => over || self.plan.may_fail(),
             _ => false,
         };
@@ -547,116 +535,19 @@ impl<'a> Run<'a> {
 
     /// Looks at the statistics of all connections.
     fn look(&mut self) -> Result<(), String> {
-        let now = self.network.now();
+        let now = self.net.now();
         for index in 0..self.pairs.len() {
-            for (side, host) in HOSTS.into_iter().enumerate() {
+            for side in 0..2 {
                 let Some(handle) = self.pairs[index].sides[side].handle else { continue };
-                let Some(stats) = self.network.endpoint(host).stats(now, handle) else {
+                let Some(stats) = self.net.endpoint(side).stats(now, handle) else {
                     continue;
                 };
-                self.check(index, side, &stats).map_err(|what| {
+                self.pairs[index].check(self.plan, side, &stats).map_err(|what| {
                     format!("connection {index}, side {side}: {what}: {stats:?}")
                 })?;
                 self.pairs[index].sides[side].last = stats;
             }
         }
-        Ok(())
+        self.net.look(self.pairs.len() * 2)
     }
-
-    fn check(&self, index: usize, side: usize, stats: &ConnectionStats) -> Result<(), String> {
-        let pair = &self.pairs[index];
-        let (own, peer) = (&pair.sides[side], &pair.sides[1 - side]);
-        let wrong = |what: &str| Err(what.to_owned());
-        let limits = &self.plan.transport;
-        let most = own.traffic.sizes.1 as u64;
-        let budget = (limits.send_budget as u64).max(LEAST_SEND_BUDGET);
-        // Repairs may take a quarter beyond.
-        if stats.send_buffer_bytes > budget + budget / 4 + most {
-            return wrong("more than the send budget is held");
-        }
-        let most = peer.traffic.sizes.1 as u64;
-        let budget = (limits.receive_budget as u64).max(LEAST_RECEIVE_BUDGET);
-        // Timely messages that are complete have the budget, and so have those that are not.
-        let budget = if pair.plan.mode == Mode::Brtp { budget } else { budget * 2 };
-        if stats.receive_buffer_bytes > budget + budget / 10 + most {
-            return wrong("more than the receive budget is held");
-        }
-        if stats.packets_malformed > 0 {
-            return wrong("an authentic packet was malformed");
-        }
-        // What comes so late that its keys are gone cannot be told from what was forged.
-        let may_be_late = stats.key_updates > 0 && self.plan.delays();
-        if stats.packets_forged > 0 && !self.plan.corrupts() && !may_be_late {
-            return wrong("a packet was taken for forged, and nothing alters packets");
-        }
-        if stats.messages_sent != own.way.sent() {
-            return wrong("messages sent are miscounted");
-        }
-        if stats.messages_received < peer.way.delivered() {
-            return wrong("fewer messages counted than delivered");
-        }
-        let received = stats.messages_received + stats.messages_lost;
-        if pair.plan.mode != Mode::Brtp && received > peer.way.sent() && !peer.traffic_unknown() {
-            return wrong("more messages received and lost than were sent");
-        }
-        if stats.wasted_packets_received > stats.coded_packets_received
-            || stats.packets_received > stats.bytes_received
-        {
-            return wrong("a part is more than the whole");
-        }
-        let shares = [stats.loss_estimate, stats.code_rate];
-        if shares.iter().any(|share| !(0.0..=1.0).contains(share)) {
-            return wrong("a share is not within 0 and 1");
-        }
-        let last = &own.last;
-        let counters = |s: &ConnectionStats| {
-            [
-                s.bytes_sent,
-                s.packets_sent,
-                s.bytes_received,
-                s.packets_received,
-                s.packets_lost,
-                s.source_packets_sent,
-                s.proactive_packets_sent,
-                s.top_up_packets_sent,
-                s.symbols_decoded,
-                s.messages_sent,
-                s.message_bytes_sent,
-                s.messages_received,
-                s.message_bytes_received,
-                s.messages_expired,
-                s.messages_lost,
-                s.symbols_lost,
-                s.key_updates,
-                s.probe_timeouts,
-            ]
-        };
-        if counters(last).iter().zip(counters(stats)).any(|(before, now)| *before > now) {
-            return wrong("a counter went back");
-        }
-        Ok(())
-    }
-}
-
-impl Side {
-    /// Nothing is known of what this side sends: the model has not seen it begin.
-    fn traffic_unknown(&self) -> bool {
-        self.handle.is_none()
-    }
-}
-
-/// The state of a connection that did not finish.
-fn describe(pair: &Pair) -> String {
-    let side = |side: &Side| {
-        let (sent, all) = (side.way.sent(), side.traffic.messages);
-        let Side { open, finished, blocked, saw_end, .. } = side;
-        format!(
-            "open {open}, sent {sent}/{all}, finished {finished}, blocked {blocked}, delivered {}, \
-             end seen {saw_end}, {:?}",
-            side.way.delivered(),
-            side.last,
-        )
-    };
-    let [client, server] = &pair.sides;
-    format!("{:?}: client {}; server {}", pair.plan.mode, side(client), side(server))
 }

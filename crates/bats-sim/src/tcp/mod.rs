@@ -97,6 +97,10 @@ pub struct Sender {
     base: u64,
     segments: VecDeque<Segment>,
     lost: VecDeque<u64>,
+    /// Transmissions of which nothing has been concluded from later ones: order and number.
+    sent: VecDeque<(u64, u64)>,
+    /// The ranges of the acknowledgement before.
+    known: [Option<(u64, u64)>; 4],
     in_flight: u64,
     orders: u64,
     largest_arrived: u64,
@@ -108,6 +112,8 @@ pub struct Sender {
     backoff: u32,
     timer: Option<Timestamp>,
     next_paced: Timestamp,
+    repeated: u64,
+    rate: Option<f64>,
 }
 
 impl Sender {
@@ -118,6 +124,8 @@ impl Sender {
             base: 0,
             segments: VecDeque::new(),
             lost: VecDeque::new(),
+            sent: VecDeque::new(),
+            known: [None; 4],
             in_flight: 0,
             orders: 0,
             largest_arrived: 0,
@@ -129,12 +137,29 @@ impl Sender {
             backoff: 0,
             timer: None,
             next_paced: Timestamp::ZERO,
+            repeated: 0,
+            rate: None,
         }
     }
 
     /// Its controller.
     pub fn control(&self) -> &dyn Control {
         &*self.control
+    }
+
+    /// The smoothed round-trip time (RFC 6298), once there is a sample.
+    pub fn smoothed_rtt(&self) -> Option<Duration> {
+        self.srtt.map(|(mean, _)| mean)
+    }
+
+    /// Segments a second at which what was acknowledged last was delivered.
+    pub fn delivery_rate(&self) -> Option<f64> {
+        self.rate
+    }
+
+    /// Segments sent in all, and those of them that had been sent before.
+    pub fn transmissions(&self) -> (u64, u64) {
+        (self.orders, self.repeated)
     }
 
     fn timeout(&self) -> Duration {
@@ -189,7 +214,9 @@ impl Sender {
             (self.delivered_at, self.first_sent) = (now, now);
         }
         self.orders += 1;
+        self.repeated += u64::from(is_repeated);
         self.in_flight += 1;
+        self.sent.push_back((self.orders, self.base + index as u64));
         if let Some(segment) = self.segments.get_mut(index) {
             *segment = Segment {
                 order: self.orders,
@@ -225,6 +252,7 @@ impl Sender {
             }
         }
         self.in_flight = 0;
+        self.sent.clear();
         self.recovery_until = self.orders;
         self.control.on_timeout(now);
         self.timer = Some(now + self.timeout());
@@ -235,7 +263,13 @@ impl Sender {
     pub fn on_ack(&mut self, now: Timestamp, ack: &Ack) {
         let mut newest: Option<Segment> = None;
         let mut acked = 0;
-        let ranges = ack.ranges.iter().flatten().copied();
+        // Of a range that has grown at its end only what is new is looked at.
+        let known = core::mem::replace(&mut self.known, ack.ranges);
+        let unknown = |(start, end): (u64, u64)| {
+            let before = known.iter().flatten().find(|range| (range.0..range.1).contains(&start));
+            (before.map_or(start, |range| range.1), end)
+        };
+        let ranges = ack.ranges.iter().flatten().copied().map(unknown);
         for (start, end) in core::iter::once((self.base, ack.next)).chain(ranges) {
             for number in start.max(self.base)..end {
                 let Some(segment) = self.segments.get_mut((number - self.base) as usize) else {
@@ -270,6 +304,8 @@ impl Sender {
         let span = (now - newest.delivered_at).max(newest.sent - newest.first_sent).as_secs_f64();
         let count = (self.delivered - newest.delivered) as f64;
         self.timer = Some(now + self.timeout());
+        let rate = (span > 0.0).then(|| count / span);
+        self.rate = rate.or(self.rate);
         self.control.on_ack(&Progress {
             now,
             acked,
@@ -278,7 +314,7 @@ impl Sender {
             in_flight: self.in_flight,
             delivered: self.delivered,
             delivered_before: newest.delivered,
-            rate: (span > 0.0).then(|| count / span),
+            rate,
         });
     }
 
@@ -294,19 +330,24 @@ impl Sender {
     /// Marks what is lost; true if the first of a round trip.
     fn detect_losses(&mut self) -> bool {
         let mut is_event = false;
-        for (segment, number) in self.segments.iter_mut().zip(self.base..) {
-            // Transmissions are in order but for repeated ones, so that later numbers have nothing.
-            if !segment.is_repeated && segment.order + REORDERING > self.largest_arrived {
-                break;
-            }
-            if segment.fate == Fate::InFlight && segment.order + REORDERING <= self.largest_arrived
-            {
+        let mut found = Vec::new();
+        while let Some(&(order, number)) = self.sent.front()
+            && order + REORDERING <= self.largest_arrived
+        {
+            self.sent.pop_front();
+            let index = number.checked_sub(self.base).map(|index| index as usize);
+            let segment = index.and_then(|index| self.segments.get_mut(index));
+            let Some(segment) = segment.filter(|segment| segment.order == order) else { continue };
+            if segment.fate == Fate::InFlight {
                 segment.fate = Fate::Lost;
                 self.in_flight -= 1;
-                self.lost.push_back(number);
-                is_event |= segment.order > self.recovery_until;
+                found.push(number);
+                is_event |= order > self.recovery_until;
             }
         }
+        // What has waited longest for being delivered goes first.
+        found.sort_unstable();
+        self.lost.extend(found);
         if is_event {
             self.recovery_until = self.orders;
         }
@@ -363,6 +404,11 @@ mod tests {
         let (sender, receiver) = run(|_| false, 1_000);
         assert!((980..=1_000).contains(&receiver.in_order()), "{}", receiver.in_order());
         assert_eq!(sender.in_flight, 10);
+        // Ten segments in each round trip of ten milliseconds.
+        assert_eq!(sender.smoothed_rtt(), Some(Duration::from_millis(10)));
+        assert!((sender.delivery_rate().unwrap_or(0.0) - 1_000.0).abs() < 1.0);
+        let (sent, repeated) = sender.transmissions();
+        assert_eq!((sent - 10 - receiver.in_order(), repeated), (0, 0));
     }
 
     #[test]
@@ -371,6 +417,9 @@ mod tests {
         // Seven of a hundred transmissions are lost.
         assert!((1_600..=1_900).contains(&receiver.in_order()), "{}", receiver.in_order());
         assert_eq!(sender.backoff, 0);
+        let (sent, repeated) = sender.transmissions();
+        let share = repeated as f64 / sent as f64;
+        assert!((0.06..0.08).contains(&share), "{share}");
     }
 
     #[test]

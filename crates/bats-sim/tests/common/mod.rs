@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bats_netem::LinkConfig;
 use bats_proto::TransportConfig;
+use bats_proto::wire::parameters::symbol_size_for;
 use bats_sim::matrix::FRAME_OVERHEAD;
 use bats_sim::transfer::{Outcome, Sample, Transfer};
 
@@ -38,6 +39,14 @@ pub(crate) fn transfer(link: &LinkConfig, seconds: u64) -> Transfer {
 pub(crate) fn capacity(link: &LinkConfig) -> f64 {
     let rate = link.rate_bps.expect("a rate") as f64 / 1e6;
     rate * 1_472.0 / 1_514.0 * (1.0 - link.loss.mean())
+}
+
+/// Mbit/s of data that arrive over `link` where nothing is coded: of a symbol in each frame, which has 29
+/// octets of header and seal beside it.
+pub(crate) fn payload_optimum(link: &LinkConfig) -> f64 {
+    let rate = link.rate_bps.expect("a rate") as f64 / 1e6;
+    let symbol = symbol_size_for(1_472);
+    rate * symbol as f64 / (symbol + 29 + FRAME_OVERHEAD) as f64 * (1.0 - link.loss.mean())
 }
 
 /// The first sample from `second` on, the last one if there is none.
