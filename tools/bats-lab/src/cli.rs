@@ -6,7 +6,6 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::model::BackendName;
-use crate::generate::Generate;
 use crate::protocol::echo::Carrier;
 use crate::settings::{Changes, Loss, Queue};
 use crate::units::{self, Both};
@@ -51,7 +50,7 @@ pub(crate) enum Command {
     Doctor(DoctorOptions),
     /// Write the manual pages and the completions to a directory, for packages
     #[command(hide = true)]
-    Generate(Generate),
+    Generate(bats_sim::generate::Generate),
     #[command(name = "__emulate", hide = true)]
     Emulate(EmulateOptions),
     #[command(name = "__tcp-sink", hide = true)]
@@ -470,6 +469,13 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_a_page_and_stands_in_the_completions() {
+        let program = Cli::command();
+        assert!(program.get_subcommands().count() > 5);
+        assert_eq!(bats_sim::generate::missing(&program).unwrap(), Vec::<String>::new());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use minijinja::{AutoEscape, Environment, context};
 use serde::Serialize;
 
 use crate::cli::CompareOptions;
-use crate::report::table::{number, subjects, values};
+use crate::report::table::{flow_names, flow_values, number, subjects, values};
 use crate::result::figures::{self, Known};
 use crate::result::statistics::{Sample, difference};
 use crate::result::{RunResult, folder};
@@ -80,22 +80,64 @@ fn rows(a: &RunResult, b: &RunResult) -> Vec<Row> {
                 continue;
             };
             for (protocol, label, tool) in subjects(case) {
-                for known in figures::KNOWN.iter().filter(|known| known.more_is_better.is_some()) {
-                    let one = Sample::of(&values(case, index, &protocol, &tool, known.name));
-                    let two = Sample::of(&values(other, place, &protocol, &tool, known.name));
-                    if let (Some(one), Some(two)) = (one, two) {
-                        rows.push(row(
-                            [&case.name, &network.label, &label, &tool],
-                            known,
-                            &one,
-                            &two,
-                        ));
-                    }
+                // Where one is a model of the other, both say so.
+                let theirs = subjects(other)
+                    .into_iter()
+                    .find(|(name, _, of)| *name == protocol && *of == tool)
+                    .map_or(label.clone(), |(_, theirs, _)| theirs);
+                let label = both(&label, &theirs);
+                let names = [case.name.as_str(), &network.label, &label, &tool];
+                rows.extend(of_pair(
+                    names,
+                    |known| known.more_is_better.is_some(),
+                    |figure| values(case, index, &protocol, &tool, figure),
+                    |figure| values(other, place, &protocol, &tool, figure),
+                ));
+                let others = flow_names(other, place, &protocol, &tool);
+                for flow in flow_names(case, index, &protocol, &tool) {
+                    let Some(same) = others.iter().find(|one| plain(one) == plain(&flow)) else {
+                        continue;
+                    };
+                    let beside = format!("{}, beside {label}", both(&flow, same));
+                    rows.extend(of_pair(
+                        [names[0], names[1], &beside, names[3]],
+                        // A rival's share is what it is compared for.
+                        |known| known.more_is_better.is_some() || OF_RIVALS.contains(&known.name),
+                        |figure| flow_values(case, index, &protocol, &tool, &flow, figure),
+                        |figure| flow_values(other, place, &protocol, &tool, same, figure),
+                    ));
                 }
             }
         }
     }
     rows
+}
+
+/// Figures of flows beside the tool's of which neither more nor less is better.
+const OF_RIVALS: [&str; 2] = ["share_percent", "times_the_tools"];
+
+/// The names of one thing in two runs.
+fn both(a: &str, b: &str) -> String {
+    if a == b { a.to_owned() } else { format!("{a} / {b}") }
+}
+
+/// A flow's name without the word that it is a model, which its namesake on hosts lacks.
+fn plain(flow: &str) -> String {
+    flow.replace(crate::backend::sim::IS_MODEL, "")
+}
+
+/// A row for each figure that is wanted and that both have.
+fn of_pair(
+    names: [&str; 4],
+    is_wanted: impl Fn(&Known) -> bool,
+    a: impl Fn(&str) -> Vec<f64>,
+    b: impl Fn(&str) -> Vec<f64>,
+) -> Vec<Row> {
+    let of = |known: &'static Known| {
+        let (one, two) = (Sample::of(&a(known.name))?, Sample::of(&b(known.name))?);
+        Some(row(names, known, &one, &two))
+    };
+    figures::KNOWN.iter().filter(|known| is_wanted(known)).filter_map(of).collect()
 }
 
 fn row(names: [&str; 4], known: &Known, a: &Sample, b: &Sample) -> Row {

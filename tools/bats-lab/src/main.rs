@@ -30,7 +30,6 @@ mod config;
 mod demo;
 mod doctor;
 mod emulator;
-mod generate;
 mod interrupt;
 mod lab;
 mod namespace;
@@ -56,7 +55,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use serde_json::json;
 
 use cli::{Cli, Command, LinkOptions, SetOptions, StatusOptions, UpOptions, VerifyOptions};
@@ -108,7 +107,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Demo(options) => return demo::run(&home, &options),
         Command::Witness(options) => return demo::witnesses::run(&home, &options),
         Command::Doctor(options) => return doctor::run(&home, options.json),
-        Command::Generate(options) => options.run()?,
+        Command::Generate(options) => options.run(&Cli::command())?,
         Command::Emulate(options) => {
             let home = Home::at(options.home, options.unprivileged);
             interrupt::watch()?;

@@ -42,6 +42,9 @@ pub(crate) fn commands(
             "tc qdisc replace dev {sender} root handle 1: tbf rate {}bit burst {burst}b limit {limit}b",
             direction.rate
         )));
+    } else {
+        // What an earlier change has put there goes; hosts' interfaces have no queue by themselves.
+        send.push(words(&format!("tc qdisc replace dev {sender} root noqueue")));
     }
     let ifb = format!("ifb{hop}");
     let mut receive = vec![
@@ -238,8 +241,9 @@ mod tests {
         };
         let link = Link { forward: direction, backward: direction };
         let (send, receive) = commands(&link, &direction, "eth0", "eth1", 1).unwrap();
-        // Without a rate there is no bucket, without a delay no word of it.
-        assert!(send.is_empty());
+        // Without a rate there is no bucket, nor what is left of one; without a delay no word of it.
+        let [words] = send.as_slice() else { panic!("{send:?}") };
+        assert_eq!(words.join(" "), "tc qdisc replace dev eth0 root noqueue");
         assert_eq!(
             receive.last().unwrap().join(" "),
             "tc qdisc replace dev ifb1 root netem limit 10000"

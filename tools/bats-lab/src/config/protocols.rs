@@ -162,11 +162,8 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
             return Err(source.wrong(name, format!("`{name_text}` has no `bin` and takes no `args`: say `bin: bats_iperf` with `args: [-m MODE]`, or give them to a tool")));
         }
         match mode {
-            Some("10" | "tcp") => {
-                return Ok(tcp(
-                    name_text,
-                    congestion_of(source, name, version.unwrap_or("cubic"))?,
-                ));
+            Some("10" | "tcp") if version.is_some() => {
+                return Err(source.wrong(name, "bats_iperf's TCP has the kernel's own congestion control: for another say for example `tcp-cubic`, without `bin`"));
             }
             Some(mode) => return Ok(bats(mode.to_owned())),
             None => {}
@@ -360,6 +357,7 @@ mod tests {
             ("{ name: brtp, bin: bats_iperf, args: [-m 1 -m 2] }", "one mode"),
             ("{ name: own, bin: bats_iperf }", "say for example"),
             ("{ name: own, bin: bats_iperf, args: [-m tcp], relays: none }", "`relays`"),
+            ("{ name: own, bin: bats_iperf, args: [-m 10], version: reno }", "`tcp-cubic`"),
             ("{ name: brtp, args: [-m 2] }", "takes no `args`"),
             ("{ name: brtp, port: 7 }", "`port`"),
             ("{ name: quic, version: bbr, config_file: x }", "`config_file`"),
@@ -378,7 +376,11 @@ mod tests {
         }
         let kind = |spec: &str| of(spec).unwrap_or_else(|fault| panic!("{spec}: {fault}")).kind;
         let reno = ProtocolKind::Tcp { congestion: "reno".to_owned() };
-        assert_eq!(kind("{ name: own, bin: bats_iperf, args: [-m 10], version: reno }"), reno);
+        assert_eq!(kind("{ name: tcp, version: reno }"), reno);
+        // By the SDK's carrier and not by iperf3.
+        let by_sdk = ProtocolKind::Bats { mode: "10".to_owned(), relays: None };
+        assert_eq!(kind("{ name: own, bin: bats_iperf, args: [-m 10] }"), by_sdk);
+        assert_eq!(kind("tcp-next"), by_sdk);
         let brctp = ProtocolKind::Bats { mode: "2".to_owned(), relays: None };
         assert_eq!(kind("{ name: own, bin: bats_iperf, args: [--mode=2] }"), brctp);
         let words = ["x", "-a", "--config=f"].map(str::to_owned).to_vec();

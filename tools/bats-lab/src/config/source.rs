@@ -126,7 +126,7 @@ impl Source {
                 unknown("value", variant, expected.iter().copied())
             }
             Error::SerdeMissingField { field, .. } => format!("the key `{field}` is missing here"),
-            other => bare(&other.to_string()),
+            other => plain(&bare(&other.to_string())),
         };
         Fault {
             file: self.name.clone(),
@@ -149,6 +149,18 @@ pub(super) fn unknown<'a>(
             format!("unknown {what} `{word}`; known are {}", known.join(", "))
         }
     }
+}
+
+/// The parser's words without the names of types.
+fn plain(text: &str) -> String {
+    let most = match text {
+        "invalid u8" => u64::from(u8::MAX),
+        "invalid u16" => u64::from(u16::MAX),
+        "invalid u32" => u64::from(u32::MAX),
+        "invalid u64" => u64::MAX,
+        _ => return text.to_owned(),
+    };
+    format!("a whole number from 0 to {most} belongs here")
 }
 
 /// The parser's words, in one line and without the place, which is told in front.

@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use bats_netem::LinkConfig;
 use bats_proto::TransportConfig;
-use bats_sim::matrix::FRAME_OVERHEAD;
 use bats_sim::transfer::{Sample as Moment, Transfer};
 use bats_types::Timestamp;
 
 use super::figures::{Figures, FileRun, Processors, Run, Sample};
-use crate::emulator::wire;
-use crate::settings::{Direction, Link};
+use crate::backend::sim::direction;
+use crate::settings::Link;
 
-const MTU: u32 = 1500;
 const MESSAGE: usize = 16 << 10;
 /// So that the same link gives the same figures.
 const SEED: u64 = 1;
@@ -65,15 +62,6 @@ fn send_file(transfer: &Transfer, bytes: u64) -> Result<FileRun> {
     Ok(FileRun { bytes: outcome.bytes, seconds, processors: Processors::default() })
 }
 
-/// The simulator hands UDP payload to the link: the headers count for the rate all the same.
-fn direction(link: &Link, direction: &Direction) -> LinkConfig {
-    LinkConfig {
-        frame_overhead: FRAME_OVERHEAD,
-        mtu: Some(MTU as usize + wire::ETHERNET - FRAME_OVERHEAD),
-        ..wire::config(link, direction, MTU)
-    }
-}
-
 /// What was delivered in each second, from what had been at each sample.
 fn intervals(moments: &[Moment]) -> Vec<Sample> {
     let mut intervals = Vec::new();
@@ -92,7 +80,7 @@ fn intervals(moments: &[Moment]) -> Vec<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Loss, Queue};
+    use crate::settings::{Direction, Loss, Queue};
 
     #[test]
     fn a_run_has_an_interval_a_second_and_fits_the_link() {

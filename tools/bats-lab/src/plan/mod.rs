@@ -52,6 +52,21 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    /// The name of a flow beside the tool's by its protocol's name and its ends, and by its number where
+    /// others have the same.
+    pub(crate) fn flow_label(&self, index: usize, protocol: &str) -> String {
+        let Some(flow) = self.flows.get(index) else { return protocol.to_owned() };
+        let label = format!("{protocol} {} to {}", flow.client, flow.server);
+        let is_alike = |other: &&Flow| {
+            other.protocol == flow.protocol
+                && (other.client, other.server) == (flow.client, flow.server)
+        };
+        match self.flows.iter().filter(is_alike).count() {
+            0 | 1 => label,
+            _ => format!("{label} ({})", index + 1),
+        }
+    }
+
     /// Whether a measurement on hosts takes `bats_iperf`.
     pub(crate) fn needs_bats_iperf(&self) -> bool {
         let protocols =

@@ -74,7 +74,7 @@ pub(crate) fn load(wish: &Wish<'_>) -> Result<Load> {
         }
         _ if wish.bats => {
             unfit!(
-                "bats_iperf measures this project's protocols, udp and quic, not {}",
+                "bats_iperf measures this project's protocols, udp, quic and tcp-next, not {}",
                 wish.protocol.name
             )
         }
@@ -250,6 +250,9 @@ mod tests {
         // The tool's word for what is built in, too.
         assert!(of(ProtocolKind::Udp, true).unwrap().contains(" -m udp "));
         assert!(of(ProtocolKind::Udp, false).unwrap().contains("__udp-source"));
+        // TCP by the SDK's carrier: the same program, without what is for datagrams.
+        let tcp = of(mode("10"), false).unwrap();
+        assert!(tcp.contains(" -m 10 ") && !tcp.contains("--length"), "{tcp}");
         let quic = |congestion: &str| ProtocolKind::Quic { congestion: congestion.to_owned() };
         let by_bbr = of(quic("bbr"), true).unwrap();
         assert!(by_bbr.contains(" -m quic ") && by_bbr.contains(" --congestion bbr"), "{by_bbr}");

@@ -66,6 +66,51 @@ pub(crate) fn values(
         .collect()
 }
 
+/// The flows that ran beside a protocol's, in order of repetitions.
+fn flows<'a>(
+    case: &'a CaseResult,
+    network: usize,
+    protocol: &'a str,
+    tool: &'a str,
+) -> impl Iterator<Item = &'a FlowResult> {
+    case.measurements
+        .iter()
+        .filter(move |one| one.network == network && one.protocol == protocol && one.tool == tool)
+        .filter(|one| one.status == Status::Passed)
+        .flat_map(|one| &one.flows)
+}
+
+/// Their names, each once.
+pub(crate) fn flow_names(
+    case: &CaseResult,
+    network: usize,
+    protocol: &str,
+    tool: &str,
+) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for flow in flows(case, network, protocol, tool) {
+        if !names.contains(&flow.label) {
+            names.push(flow.label.clone());
+        }
+    }
+    names
+}
+
+/// The values of a figure of one of them over the repetitions.
+pub(crate) fn flow_values(
+    case: &CaseResult,
+    network: usize,
+    protocol: &str,
+    tool: &str,
+    flow: &str,
+    figure: &str,
+) -> Vec<f64> {
+    flows(case, network, protocol, tool)
+        .filter(|one| one.label == flow)
+        .filter_map(|one| one.figures.get(figure).copied())
+        .collect()
+}
+
 /// The protocols (name and label) and tools that were measured, in order.
 pub(crate) fn subjects(case: &CaseResult) -> Vec<(String, String, String)> {
     let mut subjects: Vec<(String, String, String)> = Vec::new();
@@ -241,23 +286,9 @@ fn columns(
     };
     let mut columns =
         vec![of(label.to_owned(), &|figure| values(case, network, protocol, tool, figure))];
-    let flows: Vec<&FlowResult> = case
-        .measurements
-        .iter()
-        .filter(|one| one.network == network && one.protocol == protocol && one.tool == tool)
-        .filter(|one| one.status == Status::Passed)
-        .flat_map(|one| &one.flows)
-        .collect();
-    let mut names: Vec<&str> = Vec::new();
-    for flow in &flows {
-        if !names.contains(&flow.label.as_str()) {
-            names.push(&flow.label);
-        }
-    }
-    for name in names {
-        let mine = || flows.iter().filter(|flow| flow.label == name);
+    for name in flow_names(case, network, protocol, tool) {
         columns.push(of(format!("{name}, beside {label}"), &|figure| {
-            mine().filter_map(|flow| flow.figures.get(figure).copied()).collect()
+            flow_values(case, network, protocol, tool, &name, figure)
         }));
     }
     columns

@@ -44,8 +44,9 @@ pub(crate) fn case(case: &CaseResult) -> String {
             })
         })
         .collect();
-    let mut text =
-        String::from("topology,network,loss_percent,delay_ms,protocol,tool,flow,repetition,status");
+    let mut text = String::from(
+        "topology,network,loss_percent,delay_ms,protocol,label,tool,flow,repetition,status",
+    );
     for known in &used {
         let _ = write!(text, ",{}", known.name);
     }
@@ -63,12 +64,13 @@ pub(crate) fn case(case: &CaseResult) -> String {
         for (flow, values) in std::iter::once(main).chain(others) {
             let _ = write!(
                 text,
-                "{},{},{},{},{},{},{},{},{status}",
+                "{},{},{},{},{},{},{},{},{},{status}",
                 one.network,
                 cell(&network.label),
                 number(network.loss_percent),
                 number(network.delay_ms),
                 cell(&one.protocol),
+                cell(&one.label),
                 cell(&one.tool),
                 cell(flow),
                 one.repetition

@@ -2,6 +2,7 @@
 
 use super::statistics::Sample;
 use super::{AssertionResult, CaseResult, Measurement, Status};
+use crate::backend::sim::IS_MODEL;
 use crate::plan::{Assertion, Case};
 
 /// Judges the assertions of `case` and the whole.
@@ -72,6 +73,19 @@ fn hold(assertion: &Assertion, case: &Case, measurements: &[Measurement]) -> Vec
                     && is_unsupported(other)
                 {
                     judged.measured = format!("{other} cannot be measured here");
+                    judged.holds = None;
+                }
+                let is_model = |name: &str| {
+                    let mut mine = measurements.iter().filter(|one| one.protocol == name);
+                    mine.any(|one| one.label.ends_with(IS_MODEL))
+                };
+                if let Some(other) = &assertion.relative_to
+                    && judged.holds.is_some()
+                    && is_model(other) != is_model(&protocol.name)
+                {
+                    // Better or worse than a model is no claim about the kernel's.
+                    let model = if is_model(other) { other } else { &protocol.name };
+                    judged.measured.push_str(&format!("; {model} is a model here"));
                     judged.holds = None;
                 }
                 let is_doubtful = |name: &str| {

@@ -22,8 +22,8 @@ pub(super) fn set_bounds(
     if !matches!(tool.kind, ToolKind::Throughput { .. }) {
         return;
     }
-    let hops = network.path(from, to).map_or(0, |path| path.len());
-    let repairs = backend == BackendName::Sim && sim::recoding(protocol, hops) == Some(true);
+    let repairs =
+        backend == BackendName::Sim && sim::recoding(case, network, protocol, tool) == Some(true);
     let end_to_end = over_time(case, network, tool, Network::bound);
     let relayed = over_time(case, network, tool, Network::relayed_bound);
     let Some(bound) = (if repairs { relayed } else { end_to_end.clone() }) else { return };

@@ -91,6 +91,12 @@ pub(crate) struct Measured {
     pub(crate) machine_bound: bool,
 }
 
+/// Whether a protocol is the kernel's TCP by `bats_iperf`, under the congestion control that the kernel
+/// gives whoever does not ask for one.
+fn is_kernels_choice(protocol: &Protocol) -> bool {
+    matches!(&protocol.kind, ProtocolKind::Bats { mode, .. } if ["10", "tcp"].contains(&mode.as_str()))
+}
+
 /// Another flow's programs.
 struct Beside<'a> {
     flow: &'a Flow,
@@ -193,6 +199,16 @@ impl Cell<'_> {
             machine_bound |= !told.is_empty();
             warnings.extend(told);
         }
+        let is_beside = flows.iter().any(|flow| is_kernels_choice(&flow.flow.protocol));
+        if self.is_local && (is_kernels_choice(self.protocol) || is_beside) {
+            // Namespaces have what the machine has when they are made.
+            let chosen = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+            let chosen = chosen.unwrap_or_else(|_| "unknown".to_owned());
+            warnings.push(format!(
+                "TCP by bats_iperf has the kernel's own congestion control: {}",
+                chosen.trim()
+            ));
+        }
         warnings.extend(self.ground.warnings());
         drop(carriers);
         self.ground.settle();
@@ -279,22 +295,7 @@ impl Cell<'_> {
                 own,
             };
             let load = load(&wish)?;
-            let label = format!("{} {} to {}", flow.protocol.label, flow.client, flow.server);
-            let label = if self
-                .case
-                .flows
-                .iter()
-                .filter(|other| {
-                    other.protocol == flow.protocol
-                        && (other.client, other.server) == (flow.client, flow.server)
-                })
-                .count()
-                > 1
-            {
-                format!("{label} ({})", index + 1)
-            } else {
-                label
-            };
+            let label = self.case.flow_label(index, &flow.protocol.label);
             flows.push(Beside { flow, times, label, load, server: None, client: None, port });
         }
         Ok(flows)
@@ -310,6 +311,7 @@ impl Cell<'_> {
     ) -> Option<Look<'a>> {
         let (home, lab) = self.ground.lab()?;
         let mut senders = Vec::new();
+        // bats_iperf tells the state of its sockets itself.
         let is_tcp =
             matches!(self.protocol.kind, ProtocolKind::Tcp { .. } | ProtocolKind::Daemon { .. });
         if is_tcp && job.port > 0 && matches!(job.read, Read::Throughput { .. }) {

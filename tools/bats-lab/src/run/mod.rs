@@ -304,7 +304,10 @@ impl Stage<'_> {
         let mut one = Measurement {
             network: point.network,
             protocol: point.protocol.name.clone(),
-            label: point.protocol.label.clone(),
+            label: match backend {
+                BackendName::Sim => sim::label(point.protocol),
+                _ => point.protocol.label.clone(),
+            },
             tool: point.tool.name.clone(),
             repetition: point.repetition,
             status: Status::Passed,
@@ -331,7 +334,7 @@ impl Stage<'_> {
             return Ok(one);
         }
         let seconds = set_up::point_seconds(point.tool, backend);
-        self.progress.begin(&format!("{} {}", point.protocol.label, point.tool.name), seconds);
+        self.progress.begin(&format!("{} {}", one.label, point.tool.name), seconds);
         let seed = case.seed.wrapping_add(u64::from(point.repetition));
         let times = schedule::times(&case.flows, point.tool, seed);
         let done = self.measure(case, backend, network, point, seed, &times, &place, &mut one);
@@ -452,7 +455,7 @@ fn on_the_way(case: &Case, backend: BackendName) -> Option<String> {
         return None;
     }
     Some(if backend == BackendName::Sim {
-        "hosts on the way are relays for btp, brtp and brctp unless a protocol's `relays` says otherwise: where they recode, the bound is that of the worst hop, else what is left after all hops"
+        "hosts on the way are relays for btp, brtp and brctp unless a protocol's `relays` says otherwise: where they recode, the bound is that of the worst hop, else what is left after all hops; flows of several kinds or between several hosts are from end to end, over hosts that forward packets"
             .to_owned()
     } else {
         "hosts on the way forward packets: what stands here is from end to end, and the bound is what is left after all hops; relays that recode are in the backend sim"

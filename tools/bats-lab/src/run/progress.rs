@@ -104,15 +104,25 @@ impl Progress {
         self.bar.set_position((share * 1000.0) as u64);
     }
 
-    /// What arrives at the moment.
-    pub(crate) fn sample(&self, what: &str, at: f64, mbps: f64, queue_kilobytes: f64) {
+    /// What arrives at the moment, and how long messages take where that is measured.
+    pub(crate) fn sample(
+        &self,
+        what: &str,
+        at: f64,
+        mbps: f64,
+        queue_kilobytes: f64,
+        rtt_ms: Option<f64>,
+    ) {
         let mut state = self.state();
-        let value = json!({
+        let mut value = json!({
             "event": "sample", "what": what, "at": at, "mbps": mbps, "queue_kB": queue_kilobytes,
             "remaining": told_remaining(&state),
         });
+        if let Some(rtt) = rtt_ms {
+            value["rtt_ms"] = rtt.into();
+        }
         Self::note(&mut state, &value);
-        self.show(&state, what, Some(mbps));
+        self.show(&state, what, rtt_ms.is_none().then_some(mbps));
     }
 
     fn show(&self, state: &State, what: &str, mbps: Option<f64>) {

@@ -124,7 +124,7 @@ impl Look<'_> {
                     if let Some(before) = passed {
                         let rate = out.bytes_out.saturating_sub(before) as f64 * 8e-6
                             / elapsed.as_secs_f64();
-                        self.progress.sample(self.what, at, rate, queued);
+                        self.progress.sample(self.what, at, rate, queued, None);
                     }
                     (passed, told) = (Some(out.bytes_out), Instant::now());
                 } else if passed.is_none() {

@@ -136,6 +136,7 @@ fn round_trips(
                 "1" | "brtp" => "brtp",
                 "2" | "brctp" => "brctp",
                 "3" | "transparent" => "transparent",
+                "10" | "tcp" => "tcp",
                 "11" | "udp" => "udp",
                 _ => unfit!("rtt does not know mode {mode}"),
             };

@@ -35,6 +35,20 @@ fn a_good_file_is_told_what_it_would_run() {
     assert!(output.status.success());
     assert!(said(&output).contains("tcp-cubic iperf: throughput from node 0 to node 1, 3 s"));
     assert!(!case.out().exists());
+    // A file may name itself as the one that has its topologies.
+    let own =
+        "topologies: [{ name: mine, topology_type: linear, nodes: 3, link: { delay: 5ms } }]\n";
+    let used = "topology: { config_name: mine, config_file: test.yaml }";
+    let case = Case::new(
+        &GOOD
+            .replace(
+                "topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }",
+                used,
+            )
+            .replacen("tests:", &format!("{own}tests:"), 1),
+    );
+    let output = run(&["check", &case.file()]);
+    assert!(output.status.success(), "{}", error_of(&output));
 }
 
 #[test]
@@ -102,6 +116,8 @@ fn values_that_make_no_sense_are_refused() {
     ] {
         refused(&GOOD.replace(from, to), &["test.yaml:", words]);
     }
+    let negative = GOOD.replace("interval_num: 3", "interval_num: -3");
+    refused(&negative, &["test.yaml:7:", "a whole number from 0 to 4294967295"]);
     refused("tests: {}", &["no test to run"]);
     refused("tests: [", &["test.yaml"]);
 }

@@ -118,8 +118,10 @@ tests:
       - { at: 3, link: 1, set: { rate: 20M/2M } }
 ",
     );
-    // A flow of the other kind cannot go beside one over relays.
-    assert_eq!(measurement(&result, "brtp", "iperf")["status"], "unsupported");
+    // Beside a flow from end to end the other is, too, has that bound, and says so.
+    let beside = measurement(&result, "brtp", "iperf");
+    assert!(beside["warnings"].to_string().contains("all are from end to end"), "{beside}");
+    assert!(beside["figures"]["forwarding_bound_mbps"].is_null(), "{beside}");
     let direct = measurement(&result, "brtp-direct", "iperf");
     let series = |name: &str, of: &str| -> Vec<(f64, f64)> {
         let all = direct["series"].as_array().unwrap().iter();
@@ -130,7 +132,7 @@ tests:
         let points = one["points"].as_array().unwrap().iter();
         points.map(|point| (point[0].as_f64().unwrap(), point[1].as_f64().unwrap())).collect()
     };
-    let other = series("throughput", "BRTP-DIRECT (1)");
+    let other = series("throughput", "BRTP-DIRECT 0 to 3");
     let sum = |from: f64, to: f64| -> f64 {
         other.iter().filter(|point| point.0 > from && point.0 <= to).map(|point| point.1).sum()
     };

@@ -22,7 +22,7 @@ tests:
       nodes: 3
       link: { rate: 30M, delay: 5ms }
       links: [{ loss: 2% }, { jitter: 1ms }]
-    target_protocols: [brtp, tcp-cubic, udp, udp-next, quic]
+    target_protocols: [brtp, tcp-cubic, tcp-next, udp, udp-next, quic]
     route: static_route
     test_tools:
       iperf: { interval: 0.5, interval_num: 4 }
@@ -60,7 +60,12 @@ tests:
     assert_eq!(result["cases"][0]["passed"], true, "{}", said(&output));
     let commands = measurement(&result, "udp-next", "iperf")["commands"].to_string();
     assert!(commands.contains("bats_iperf") && commands.contains("-m 11"), "{commands}");
-    for protocol in ["brtp", "tcp-cubic", "quic", "udp", "udp-next"] {
+    // TCP by the SDK's carrier, and under which congestion control.
+    let next = measurement(&result, "tcp-next", "iperf");
+    let (commands, told) = (next["commands"].to_string(), next["warnings"].to_string());
+    assert!(commands.contains("bats_iperf -c") && commands.contains("-m 10"), "{commands}");
+    assert!(told.contains("the kernel's own congestion control: "), "{told}");
+    for protocol in ["brtp", "tcp-cubic", "tcp-next", "quic", "udp", "udp-next"] {
         let rate = figure(&result, protocol, "iperf", "throughput_mbps");
         assert!(rate > 0.1 && rate < 31.0, "{protocol}: {rate}");
         let time = figure(&result, protocol, "rtt", "rtt_p50_ms");
@@ -76,6 +81,7 @@ tests:
     for name in ["throughput", "cwnd", "smoothed RTT", "delivery rate", "pacing rate"] {
         assert!(series("brtp", name), "brtp has no {name}");
         assert!(series("tcp-cubic", name), "tcp has no {name}");
+        assert!(series("tcp-next", name), "tcp-next has no {name}");
     }
     assert!(series("tcp-cubic", "retransmissions") && series("udp", "queue"));
     assert!(figure(&result, "tcp-reno", "ping", "rtt_p50_ms") >= 10.0);

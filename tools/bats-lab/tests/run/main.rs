@@ -7,6 +7,7 @@ mod check;
 mod hops;
 mod hosts;
 mod local;
+mod mixed;
 mod page;
 mod programs;
 mod remote;

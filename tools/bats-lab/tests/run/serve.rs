@@ -93,7 +93,9 @@ tests:
     backend: sim
     topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }
     target_protocols: [brtp]
-    test_tools: { iperf: { interval: 0.5, interval_num: 4 } }
+    test_tools:
+      iperf: { interval: 0.5, interval_num: 4 }
+      rtt: { interval: 0.01, packet_count: 200 }
 ";
 
 #[test]
@@ -115,7 +117,9 @@ fn a_test_is_checked_started_followed_and_read() {
     // The stream may begin before the run has written anything.
     let (status, events) = server.ask("GET", &format!("/api/runs/{name}/live"), &[], None);
     assert_eq!(status, 200);
-    for word in ["\"event\":\"begin\"", "\"event\":\"measurement\"", "\"event\":\"over\""] {
+    for word in
+        ["\"event\":\"begin\"", "\"rtt_ms\":", "\"event\":\"measurement\"", "\"event\":\"over\""]
+    {
         assert!(events.contains(word), "{word}: {events}");
     }
     let runs = loop {

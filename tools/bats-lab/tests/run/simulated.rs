@@ -32,7 +32,11 @@ fn a_run_leaves_a_folder_that_says_everything() {
     assert_eq!(result["passed"], true);
     let measurements = result["cases"][0]["measurements"].as_array().unwrap();
     assert_eq!(measurements.len(), 4 * 2 * 2 * 2);
-    assert_eq!(measurement(&result, "tcp-bbr", "iperf")["status"], "unsupported");
+    // A model stands beside ours, and says what it is.
+    let model = measurement(&result, "tcp-bbr", "iperf");
+    assert_eq!((&model["status"], &model["label"]), (&"passed".into(), &"TCP BBR (model)".into()));
+    assert!(model["warnings"].to_string().contains("TCP is a model here"), "{model}");
+    assert_eq!(measurement(&result, "tcp-bbr", "rtt")["status"], "unsupported");
     let rate = figure(&result, "brtp", "iperf", "steady_mbps");
     assert!(rate > 15.0 && rate < 19.5, "{rate}");
     let time = figure(&result, "brtp", "rtt", "rtt_p50_ms");
@@ -70,6 +74,8 @@ fn a_run_leaves_a_folder_that_says_everything() {
         "@media print",
         "holds",
         "not here",
+        "TCP BBR (model)",
+        "TCP is a model here, not the kernel",
         "batslab",
     ] {
         assert!(page.contains(word), "the page lacks {word}");
@@ -143,11 +149,11 @@ tests:
   both:
     backend: sim
     topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }
-    target_protocols: [brtp, tcp-cubic]
+    target_protocols: [brtp, quic]
     test_tools: { iperf: { interval: 0.5, interval_num: 4 } }
     assertions:
-      - { figure: steady_mbps, protocol: brtp, tool: iperf, at_least: 1.5, relative_to: tcp-cubic }
-      - { figure: steady_mbps, protocol: tcp-cubic, tool: iperf, at_least: 1 }
+      - { figure: steady_mbps, protocol: brtp, tool: iperf, at_least: 1.5, relative_to: quic }
+      - { figure: steady_mbps, protocol: quic, tool: iperf, at_least: 1 }
       - { figure: steady_mbps, protocol: brtp, tool: iperf, at_least: 1 }
 ";
     let case = Case::new(yaml);
@@ -159,6 +165,14 @@ tests:
     assert_eq!(said(&output).matches("  not judged: ").count(), 2, "{}", said(&output));
     let page = std::fs::read_to_string(case.out().join("report.html")).unwrap();
     assert!(page.matches("not judged</td>").count() == 2 && page.contains("virtual time"));
+    // Nor does it say anything of the kernel's TCP that ours is above a model; of the model it may.
+    let modelled = yaml.replace("quic", "tcp-cubic");
+    let (output, result) = Case::new(&modelled).run(&[]);
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    let verdicts = result["cases"][0]["assertions"].as_array().unwrap();
+    let holds: Vec<_> = verdicts.iter().map(|one| one["holds"].as_bool()).collect();
+    assert_eq!(holds, [None, Some(true), Some(true)]);
+    assert!(said(&output).contains("tcp-cubic is a model here"), "{}", said(&output));
     // A bound that the rest misses fails the test all the same.
     let (output, _) = Case::new(&yaml.replace("at_least: 1 }", "at_least: 11 }")).run(&[]);
     assert_eq!(output.status.code(), Some(1));
@@ -171,7 +185,7 @@ tests:
   nothing:
     backend: sim
     topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms } }
-    target_protocols: [tcp-cubic]
+    target_protocols: [quic]
     test_tools: { iperf: { interval_num: 2 } }
 ";
     let (output, result) = Case::new(yaml).run(&[]);

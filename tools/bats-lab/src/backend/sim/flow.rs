@@ -6,10 +6,13 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use bats_netem::LinkConfig;
 use bats_proto::relay::RelayStats;
-use bats_proto::{ConnectionHandle, ConnectionStats, Event, Mode, SendError, Timestamp};
+use bats_proto::{ConnectionHandle, ConnectionStats, Event, SendError, Timestamp};
 use bytes::Bytes;
 
-use super::world::{End, World};
+use super::carrier::Carrier;
+use super::mesh::TcpState;
+use super::world::{End, Happened, World};
+use crate::protocol::reading::NO_WINDOW;
 
 /// Time between two looks.
 pub(super) const TICK: Duration = Duration::from_millis(10);
@@ -25,7 +28,7 @@ const HEAD: usize = 24;
 /// A flow.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    pub(super) mode: Mode,
+    pub(super) carrier: Carrier,
     /// From the main flow's first octet.
     pub(super) start: Duration,
     pub(super) end: Duration,
@@ -44,7 +47,48 @@ pub(super) struct Moment {
     pub(super) delivered: u64,
     /// Milliseconds, RFC 3550, section 6.4.1; of messages.
     pub(super) jitter: f64,
-    pub(super) sender: Option<ConnectionStats>,
+    pub(super) sender: Option<Sender>,
+}
+
+/// The state of what sends a flow. What is not known or has no limit is no number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    pub(super) cwnd_bytes: f64,
+    pub(super) smoothed_rtt_ms: f64,
+    pub(super) delivery_bps: f64,
+    pub(super) pacing_bps: f64,
+    /// The share of packets that it thinks lost on the way, in per cent.
+    pub(super) loss_percent: f64,
+}
+
+impl From<&ConnectionStats> for Sender {
+    fn from(stats: &ConnectionStats) -> Self {
+        Self {
+            cwnd_bytes: match stats.cwnd_bytes as f64 {
+                octets if octets >= NO_WINDOW => f64::NAN,
+                octets => octets,
+            },
+            smoothed_rtt_ms: stats.smoothed_rtt.as_secs_f64() * 1e3,
+            delivery_bps: stats.delivery_bps as f64,
+            pacing_bps: match stats.pacing_bps {
+                u64::MAX => f64::NAN,
+                rate => rate as f64,
+            },
+            loss_percent: stats.loss_estimate * 100.0,
+        }
+    }
+}
+
+impl From<&TcpState> for Sender {
+    fn from(state: &TcpState) -> Self {
+        Self {
+            cwnd_bytes: state.cwnd_bytes as f64,
+            smoothed_rtt_ms: state.smoothed_rtt.map_or(f64::NAN, |time| time.as_secs_f64() * 1e3),
+            delivery_bps: state.delivery_bps.unwrap_or(f64::NAN),
+            pacing_bps: state.pacing_bps.unwrap_or(f64::NAN),
+            loss_percent: f64::NAN,
+        }
+    }
 }
 
 /// What became of a flow.
@@ -53,6 +97,8 @@ pub(super) struct Flown {
     pub(super) moments: Vec<Moment>,
     /// Of messages that may be lost: when each was sent in seconds, and whether it has arrived.
     pub(super) messages: Vec<(f32, bool)>,
+    /// Segments of a model of TCP, and those of them that were sent again.
+    pub(super) transmissions: Option<(u64, u64)>,
 }
 
 /// What became of all.
@@ -67,11 +113,6 @@ pub(super) struct Outcome {
 /// Changes of the links: when, and all of them.
 pub(super) type Changes = Vec<(Duration, Vec<[LinkConfig; 2]>)>;
 
-/// Whether messages of this mode all arrive, in order.
-pub(super) fn is_reliable(mode: Mode) -> bool {
-    matches!(mode, Mode::Brtp | Mode::Brctp)
-}
-
 /// What can be seen while flows run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Glimpse {
@@ -79,6 +120,8 @@ pub(super) struct Glimpse {
     pub(super) at: f64,
     /// What all flows together delivered since the glimpse before.
     pub(super) mbps: f64,
+    /// Mean of the round-trip times of messages since the glimpse before, where they are measured.
+    pub(super) rtt_ms: Option<f64>,
     /// The longest queue on the way.
     pub(super) queue_kilobytes: f64,
 }
@@ -102,6 +145,7 @@ pub(super) fn run(
 
 struct Flow {
     plan: Plan,
+    has_begun: bool,
     handle: Option<ConnectionHandle>,
     server: Option<ConnectionHandle>,
     established: Option<Timestamp>,
@@ -120,6 +164,7 @@ impl Flow {
     fn new(plan: Plan) -> Self {
         Self {
             plan,
+            has_begun: false,
             handle: None,
             server: None,
             established: None,
@@ -149,14 +194,19 @@ impl Flow {
         octets.into()
     }
 
+    /// Whether a message is as one of this flow's is.
+    fn is_intact(&self, message: &[u8]) -> bool {
+        let number = message.get(8).copied().unwrap_or_default();
+        message.len() == self.plan.size.max(HEAD)
+            && message[HEAD..].iter().all(|&octet| octet == number)
+    }
+
     /// Takes a message that has arrived.
     fn take(&mut self, number: u64, sent: Timestamp, now: Timestamp, message: &[u8]) -> Result<()> {
-        if message.len() != self.plan.size.max(HEAD)
-            || !message[HEAD..].iter().all(|&octet| octet == number as u8)
-        {
+        if !self.is_intact(message) {
             bail!("message {number} arrived altered");
         }
-        if is_reliable(self.plan.mode) {
+        if self.plan.carrier.is_reliable() {
             if number != self.expected {
                 bail!("message {number} arrived where {} was due", self.expected);
             }
@@ -165,6 +215,8 @@ impl Flow {
             let index = usize::try_from(number).unwrap_or(usize::MAX);
             match self.flown.messages.get_mut(index) {
                 Some((_, arrived)) if !*arrived => *arrived = true,
+                // The link has doubled it, and nobody looks for that in datagrams as they are.
+                Some(_) if self.plan.carrier == Carrier::Udp => return Ok(()),
                 Some(_) => bail!("message {number} arrived twice"),
                 None => bail!("message {number} arrived and was never sent"),
             }
@@ -181,8 +233,8 @@ impl Flow {
 struct Run<'a> {
     world: &'a mut World,
     flows: Vec<Flow>,
-    /// The flow of each of the client's connections.
-    by_handle: BTreeMap<ConnectionHandle, usize>,
+    /// The flow of each of the clients' connections.
+    by_handle: BTreeMap<(usize, ConnectionHandle), usize>,
     /// When the first flow could send.
     zero: Option<Timestamp>,
     changes: &'a Changes,
@@ -214,18 +266,20 @@ impl Run<'_> {
             if self.zero.is_some() && now >= end {
                 break;
             }
+            tick = tick.or(self.zero);
             let tick_due = tick.filter(|&at| at <= measured);
             let until = self.next_due().into_iter().chain(tick_due).chain([end]).min();
-            for (side, handle, event) in self.world.step(until.unwrap_or(end).max(now)) {
-                self.on_event(side, handle, event)?;
+            for happened in self.world.step(until.unwrap_or(end).max(now)) {
+                self.on_event(happened)?;
+            }
+            for (flow, octets) in self.world.datagrams() {
+                self.take(Some(flow), &octets, None)?;
             }
             self.begin_what_is_due()?;
             self.send();
             let now = self.world.now();
-            let due = *tick.get_or_insert(self.zero.unwrap_or(now));
-            if self.zero.is_none() {
-                tick = None;
-            } else if due <= now && due <= measured {
+            tick = tick.or(self.zero);
+            if let Some(due) = tick.filter(|&due| due <= now && due <= measured) {
                 self.look(&mut outcome);
                 tick = Some(due + TICK);
             }
@@ -238,7 +292,7 @@ impl Run<'_> {
     /// The ends of what is measured and of the run.
     fn ends(&self, zero: Timestamp) -> (Timestamp, Timestamp) {
         let last = self.flows.iter().map(|flow| flow.plan.end).max().unwrap_or_default();
-        let is_lossy = self.flows.iter().any(|flow| !is_reliable(flow.plan.mode));
+        let is_lossy = self.flows.iter().any(|flow| !flow.plan.carrier.is_reliable());
         let measured = zero + last;
         (measured, if is_lossy { measured + DRAIN } else { measured })
     }
@@ -246,11 +300,8 @@ impl Run<'_> {
     /// The next thing that is to be done at a time of ours.
     fn next_due(&self) -> Option<Timestamp> {
         let zero = self.zero?;
-        let begins = self
-            .flows
-            .iter()
-            .filter(|flow| flow.handle.is_none())
-            .map(|flow| zero + flow.plan.start);
+        let begins =
+            self.flows.iter().filter(|flow| !flow.has_begun).map(|flow| zero + flow.plan.start);
         let sends = self.flows.iter().filter_map(|flow| {
             let due = flow.due()?;
             (due < zero + flow.plan.end && flow.plan.rate.is_some()).then_some(due)
@@ -265,13 +316,26 @@ impl Run<'_> {
     /// buffer would go on for long.
     fn ends_before(&self, flow: &Flow) -> bool {
         let last = self.flows.iter().map(|flow| flow.plan.end).max().unwrap_or_default();
-        flow.handle.is_some() && !flow.is_closed && flow.plan.end < last
+        flow.has_begun && !flow.is_closed && flow.plan.end < last
     }
 
     fn connect(&mut self, flow: usize) -> Result<()> {
-        let handle = self.world.connect(self.flows[flow].plan.mode)?;
-        self.flows[flow].handle = Some(handle);
-        self.by_handle.insert(handle, flow);
+        let now = self.world.now();
+        let handle = self.world.begin(flow, self.flows[flow].plan.carrier)?;
+        let each = &mut self.flows[flow];
+        (each.has_begun, each.handle) = (true, handle);
+        match handle {
+            Some(handle) => {
+                self.by_handle.insert((self.world.pair(flow), handle), flow);
+            }
+            // Without a handshake it sends at once.
+            None => {
+                each.established = Some(now);
+                if flow == 0 {
+                    self.zero = Some(now);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -280,19 +344,27 @@ impl Run<'_> {
         let now = self.world.now();
         for flow in 0..self.flows.len() {
             let each = &self.flows[flow];
-            if each.handle.is_none() && zero + each.plan.start <= now {
+            if !each.has_begun && zero + each.plan.start <= now {
                 self.connect(flow)?;
             }
         }
         for flow in 0..self.flows.len() {
             let each = &self.flows[flow];
-            if let Some(handle) = each.handle
-                && self.ends_before(each)
-                && zero + each.plan.end <= now
-            {
-                self.flows[flow].is_closed = true;
-                self.world.endpoint(End::Client).close(now, handle, 0, "the flow ends");
-                self.world.touch(End::Client);
+            if !self.ends_before(each) || zero + each.plan.end > now {
+                continue;
+            }
+            let (handle, pair) = (each.handle, self.world.pair(flow));
+            self.flows[flow].is_closed = true;
+            // What it had delivered is known no more once it has gone.
+            self.note_transmissions(flow);
+            match handle {
+                Some(handle) => {
+                    if let Some(endpoint) = self.world.endpoint(pair, End::Client) {
+                        endpoint.close(now, handle, 0, "the flow ends");
+                    }
+                    self.world.touch(pair, End::Client);
+                }
+                None => self.world.end(flow),
             }
         }
         while let Some((at, links)) = self.changes.get(self.changed)
@@ -304,11 +376,20 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn on_event(&mut self, side: End, handle: ConnectionHandle, event: Event) -> Result<()> {
-        if side == End::Server {
-            return if event == Event::Readable { self.receive(handle) } else { Ok(()) };
+    /// Takes down how often a model of TCP has sent.
+    fn note_transmissions(&mut self, flow: usize) {
+        if let Some(state) = self.world.tcp_state(flow) {
+            self.flows[flow].received_bytes = state.delivered;
+            self.flows[flow].flown.transmissions = Some(state.transmissions);
         }
-        let Some(&index) = self.by_handle.get(&handle) else { return Ok(()) };
+    }
+
+    fn on_event(&mut self, happened: Happened) -> Result<()> {
+        let (pair, side, handle, event) = happened;
+        if side == End::Server {
+            return if event == Event::Readable { self.receive(pair, handle) } else { Ok(()) };
+        }
+        let Some(&index) = self.by_handle.get(&(pair, handle)) else { return Ok(()) };
         let now = self.world.now();
         let flow = &mut self.flows[index];
         match event {
@@ -330,20 +411,31 @@ impl Run<'_> {
     fn send(&mut self) {
         let Some(zero) = self.zero else { return };
         let now = self.world.now();
-        let mut has_sent = false;
         for (index, flow) in self.flows.iter_mut().enumerate() {
-            let Some(handle) = flow.handle else { continue };
-            if now >= zero + flow.plan.end {
+            if !flow.has_begun || now >= zero + flow.plan.end {
                 continue;
             }
+            let pair = self.world.pair(index);
+            let at = (now - zero).as_secs_f64() as f32;
+            let Some(handle) = flow.handle else {
+                while flow.plan.carrier == Carrier::Udp && flow.due().is_some_and(|due| due <= now)
+                {
+                    let message = flow.message(index, now);
+                    self.world.send_datagram(index, message.into());
+                    flow.sent += 1;
+                    flow.flown.messages.push((at, false));
+                }
+                continue;
+            };
+            let mut has_sent = false;
             while flow.due().is_some_and(|due| due <= now) {
                 let message = flow.message(index, now);
-                match self.world.endpoint(End::Client).send(now, handle, message) {
+                let Some(endpoint) = self.world.endpoint(pair, End::Client) else { break };
+                match endpoint.send(now, handle, message) {
                     Ok(()) => {
                         has_sent = true;
                         flow.sent += 1;
-                        if !is_reliable(flow.plan.mode) {
-                            let at = (now - zero).as_secs_f64() as f32;
+                        if !flow.plan.carrier.is_reliable() {
                             flow.flown.messages.push((at, false));
                         }
                     }
@@ -351,28 +443,45 @@ impl Run<'_> {
                     Err(SendError::Blocked(_)) | Err(_) => flow.is_blocked = true,
                 }
             }
-        }
-        if has_sent {
-            self.world.touch(End::Client);
+            if has_sent {
+                self.world.touch(pair, End::Client);
+            }
         }
     }
 
-    fn receive(&mut self, handle: ConnectionHandle) -> Result<()> {
+    fn receive(&mut self, pair: usize, handle: ConnectionHandle) -> Result<()> {
         let now = self.world.now();
-        while let Some(message) = self.world.endpoint(End::Server).recv(now, handle) {
-            let number = |at: usize| {
-                let octets = message.get(at..at + 8).and_then(|octets| octets.try_into().ok());
-                octets.map_or(u64::MAX, u64::from_le_bytes)
-            };
-            let index = usize::try_from(number(0)).unwrap_or(usize::MAX);
-            let Some(flow) = self.flows.get_mut(index) else {
-                bail!("a message arrived that no flow sent");
-            };
-            flow.server = Some(handle);
-            flow.take(number(8), Timestamp::from_nanos(number(16)), now, &message)?;
+        while let Some(message) =
+            self.world.endpoint(pair, End::Server).and_then(|end| end.recv(now, handle))
+        {
+            self.take(None, &message, Some(handle))?;
         }
-        self.world.touch(End::Server);
+        self.world.touch(pair, End::Server);
         Ok(())
+    }
+
+    /// Takes a message of the flow that it names, which has to be `of` where that is known.
+    fn take(
+        &mut self,
+        of: Option<usize>,
+        message: &[u8],
+        handle: Option<ConnectionHandle>,
+    ) -> Result<()> {
+        let now = self.world.now();
+        let number = |at: usize| {
+            let octets = message.get(at..at + 8).and_then(|octets| octets.try_into().ok());
+            octets.map_or(u64::MAX, u64::from_le_bytes)
+        };
+        let index = usize::try_from(number(0)).unwrap_or(usize::MAX);
+        if of.is_some_and(|of| of != index || !self.flows[of].is_intact(message)) {
+            // A datagram that was changed: its checksum throws it away.
+            return Ok(());
+        }
+        let Some(flow) = self.flows.get_mut(index) else {
+            bail!("a message arrived that no flow sent");
+        };
+        flow.server = handle.or(flow.server);
+        flow.take(number(8), Timestamp::from_nanos(number(16)), now, message)
     }
 
     fn look(&mut self, outcome: &mut Outcome) {
@@ -381,12 +490,22 @@ impl Run<'_> {
         for (index, flow) in self.flows.iter_mut().enumerate() {
             // What is shared counts once.
             let handle = flow.handle.filter(|_| index == 0 || !self.world.is_line());
-            let sender = handle.and_then(|handle| self.world.sender(handle));
+            let pair = self.world.pair(index);
+            let of_tcp = self.world.tcp_state(index);
+            if let Some(state) = &of_tcp {
+                flow.received_bytes = state.delivered;
+                // What drains from queues afterwards does not count.
+                flow.flown.transmissions = Some(state.transmissions);
+            }
+            let sender = match (handle, &of_tcp) {
+                (Some(handle), _) => self.world.sender(pair, handle).as_ref().map(Sender::from),
+                (None, state) => state.as_ref().map(Sender::from),
+            };
             // Of a long message counts what could be handed over.
             let partial = flow
                 .server
-                .filter(|_| is_reliable(flow.plan.mode))
-                .and_then(|handle| self.world.endpoint(End::Server).stats(now, handle))
+                .filter(|_| flow.plan.carrier.is_reliable())
+                .and_then(|handle| self.world.endpoint(pair, End::Server)?.stats(now, handle))
                 .map(|stats| stats.message_bytes_received);
             let delivered = partial.unwrap_or(flow.received_bytes);
             flow.flown.moments.push(Moment { at, delivered, jitter: flow.jitter, sender });
@@ -397,7 +516,8 @@ impl Run<'_> {
             let delivered: u64 = moments.map(|moment| moment.delivered).sum();
             let octets = delivered.saturating_sub(self.told.1) as f64;
             let queue_kilobytes = queues.iter().max().map_or(0.0, |&octets| octets as f64 / 1e3);
-            (self.tell)(Glimpse { at, mbps: octets * 8e-6 / (at - self.told.0), queue_kilobytes });
+            let mbps = octets * 8e-6 / (at - self.told.0);
+            (self.tell)(Glimpse { at, mbps, rtt_ms: None, queue_kilobytes });
             self.told = (at, delivered);
         }
         outcome.queues.push((at, queues));

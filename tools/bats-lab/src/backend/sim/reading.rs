@@ -2,9 +2,10 @@
 
 use bats_sim::flows::jain_index;
 
-use super::flow::{Flown, Moment, Outcome, TICK, is_reliable};
+use super::carrier::Carrier;
+use super::flow::{Flown, Moment, Outcome, Sender, TICK};
 use crate::plan::Network;
-use crate::protocol::reading::{NO_WINDOW, Reading};
+use crate::protocol::reading::Reading;
 use crate::result::Series;
 use crate::result::figures::{self, set};
 use crate::result::flows::{Flight, beside};
@@ -23,7 +24,7 @@ pub(super) struct Shown<'a> {
     pub(super) parallel: usize,
     /// Of each of the others, and when it runs.
     pub(super) others: Vec<(String, Times)>,
-    pub(super) mode: bats_proto::Mode,
+    pub(super) carrier: Carrier,
     /// Seconds that the tool runs.
     pub(super) length: f64,
     /// Seconds of an interval of throughput.
@@ -43,7 +44,8 @@ impl Shown<'_> {
         let mut shares = vec![later_half(&arrived)];
         reading.series.push(arrived);
         self.state(&mut reading, main, self.label);
-        if !is_reliable(self.mode) {
+        sent_again(&mut reading.figures, main);
+        if !self.carrier.is_reliable() {
             residual(&mut reading, main, interval, self.label);
         }
         let main = Flight {
@@ -60,6 +62,7 @@ impl Shown<'_> {
             let mut figures = figures::Figures::new();
             let while_it_ran = Series { points: since(&series.points, from), ..series.clone() };
             figures::of_throughput(&mut figures, &while_it_ran, to - from);
+            sent_again(&mut figures, std::slice::from_ref(flow));
             flights.push(Flight { of: label.clone(), from, to, figures });
             reading.series.push(series);
             self.state(&mut reading, std::slice::from_ref(flow), label);
@@ -79,20 +82,14 @@ impl Shown<'_> {
     }
 
     fn state(&self, reading: &mut Reading, main: &[Flown], of: &str) {
-        type Value = fn(&bats_proto::ConnectionStats) -> f64;
+        type Value = fn(&Sender) -> f64;
         // Several connections: the sum, or the mean where a sum means nothing.
         let values: [(&str, &str, bool, Value); 5] = [
-            ("cwnd", "kB", false, |sender| match sender.cwnd_bytes as f64 {
-                octets if octets >= NO_WINDOW => f64::NAN,
-                octets => octets / 1e3,
-            }),
-            ("smoothed RTT", "ms", true, |sender| sender.smoothed_rtt.as_secs_f64() * 1e3),
-            ("delivery rate", "Mbit/s", false, |sender| sender.delivery_bps as f64 / 1e6),
-            ("pacing rate", "Mbit/s", false, |sender| match sender.pacing_bps {
-                u64::MAX => f64::NAN,
-                rate => rate as f64 / 1e6,
-            }),
-            ("loss seen", "%", true, |sender| sender.loss_estimate * 100.0),
+            ("cwnd", "kB", false, |sender| sender.cwnd_bytes / 1e3),
+            ("smoothed RTT", "ms", true, |sender| sender.smoothed_rtt_ms),
+            ("delivery rate", "Mbit/s", false, |sender| sender.delivery_bps / 1e6),
+            ("pacing rate", "Mbit/s", false, |sender| sender.pacing_bps / 1e6),
+            ("loss seen", "%", true, |sender| sender.loss_percent),
         ];
         let Some(first) = main.first() else { return };
         for (name, unit, is_mean, value) in values {
@@ -188,6 +185,18 @@ fn since(points: &[(f64, f64)], from: f64) -> Vec<(f64, f64)> {
     points.iter().filter(|point| point.0 > from).map(|&(at, value)| (at - from, value)).collect()
 }
 
+/// What models of TCP had to send again.
+fn sent_again(figures: &mut figures::Figures, flows: &[Flown]) {
+    let counts: Vec<(u64, u64)> = flows.iter().filter_map(|flow| flow.transmissions).collect();
+    if counts.is_empty() {
+        return;
+    }
+    let sent: u64 = counts.iter().map(|count| count.0).sum();
+    let again: u64 = counts.iter().map(|count| count.1).sum();
+    set(figures, "retransmissions", again as f64);
+    set(figures, "retransmitted_percent", 100.0 * again as f64 / sent.max(1) as f64);
+}
+
 fn later_half(series: &Series) -> f64 {
     let end = series.points.last().map_or(0.0, |point| point.0);
     figures::mean(&series.points, end / 2.0, end)
@@ -235,6 +244,7 @@ mod tests {
         let flow = Flown {
             moments: (0..=20).map(|tick| moment(f64::from(tick) * 0.1)).collect(),
             messages: (0..40).map(|n| (n as f32 * 0.05 + 0.01, n >= 20 || n % 2 == 0)).collect(),
+            transmissions: None,
         };
         let mut reading = Reading::default();
         residual(&mut reading, &[flow], 1.0, "x");

@@ -1,0 +1,334 @@
+//! Flows of several kinds and between several hosts in virtual time, models of TCP among them.
+
+use serde_json::Value;
+
+use super::support::{Case, error_of, figure, measurement, run, said};
+
+fn passed(yaml: &str) -> (Value, Case) {
+    let case = Case::new(yaml);
+    let (output, result) = case.run(&["--backend", "sim"]);
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    (result, case)
+}
+
+fn of(figures: &Value, name: &str) -> f64 {
+    figures[name].as_f64().unwrap_or_else(|| panic!("no {name}: {figures}"))
+}
+
+const DUMBBELL: &str = "
+tests:
+  dumbbell:
+    topology:
+      topology_type: mesh
+      nodes: 6
+      link: { rate: 40M, delay: 2ms }
+      links:
+        - { between: [0, 2] }
+        - { between: [1, 2] }
+        - { between: [2, 3], rate: 10M, delay: 10ms }
+        - { between: [3, 4] }
+        - { between: [3, 5] }
+    target_protocols: [brtp, tcp-bbr, transparent]
+    test_tools: { iperf: { interval: 0.5, interval_num: 16, client_host: 0, server_host: 4 } }
+    competition_flows:
+      - { flow_type: tcp-cubic, client_host: 1, server_host: 5, delay: 1, duration: 7 }
+      - { flow_type: udp, client_host: 5, server_host: 0, delay: 2, duration: 3 }
+    seed: 3
+";
+
+/// What crosses a bottleneck in one direction is not more than it carries, and each flow has its figures.
+#[test]
+fn flows_between_other_hosts_share_the_bottleneck() {
+    let (result, case) = passed(DUMBBELL);
+    for protocol in ["brtp", "tcp-bbr", "transparent"] {
+        let one = measurement(&result, protocol, "iperf");
+        let labels: Vec<&str> = one["flows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["label"].as_str().unwrap())
+            .collect();
+        assert_eq!(labels, ["TCP CUBIC (model) 1 to 5", "UDP 5 to 0"]);
+        let (cubic, udp) = (&one["flows"][0]["figures"], &one["flows"][1]["figures"]);
+        for (name, least, most) in [
+            ("cwnd_p50_kb", 1.0, 500.0),
+            ("srtt_p50_ms", 27.9, 200.0),
+            // TRANSPARENT floods the link.
+            ("retransmitted_percent", 0.0, 90.0),
+            ("share_percent", 0.1, 99.0),
+        ] {
+            let value = of(cubic, name);
+            assert!((least..=most).contains(&value), "{protocol}: {name} {value}");
+        }
+        // The other direction is free: its 10 Mbit/s of messages are 10.5 of frames, on a link of 10.
+        assert!(of(udp, "throughput_mbps") > 8.0, "{protocol}: {udp}");
+        let series = |of: &str| -> Vec<f64> {
+            let all = one["series"].as_array().unwrap();
+            let fits = |one: &&Value| one["name"] == "throughput" && one["of"] == of;
+            let points = all.iter().find(fits).unwrap_or_else(|| panic!("no throughput of {of}"));
+            let points = points["points"].as_array().unwrap();
+            points.iter().map(|point| point[1].as_f64().unwrap()).collect()
+        };
+        let own = series(one["label"].as_str().unwrap());
+        let beside = series(labels[0]);
+        assert_eq!(beside[..2], [0.0, 0.0], "{protocol}: it has not begun");
+        // From second 2 on both are at work, and what each gets the other does not.
+        let full = 10.0 * 1472.0 / 1514.0;
+        let (mut together, mut least) = (0.0, f64::INFINITY);
+        for (own, beside) in own[4..].iter().zip(&beside[4..]) {
+            together += own + beside;
+            least = least.min(own + beside);
+        }
+        let mean = together / own[4..].len() as f64;
+        assert!(mean < full * 1.01 && mean > full * 0.75, "{protocol}: {mean} of {full}");
+        // Whoever sends as much as the link carries without looking leaves next to nothing.
+        let least = if protocol == "transparent" { 0.0 } else { 0.3 };
+        assert!(of(cubic, "throughput_mbps") > least, "{protocol}: {cubic}");
+        let told = one["warnings"].to_string();
+        assert!(told.contains("TCP is a model here"), "{told}");
+        // Relays that recode carry flows between the same hosts only; it is told that there are none.
+        assert_eq!(told.contains("end to end"), protocol == "brtp", "{told}");
+        let bound = of(&one["figures"], "bound_mbps");
+        assert!((bound - full).abs() < 1e-6, "{bound}");
+    }
+    assert_eq!(measurement(&result, "tcp-bbr", "iperf")["label"], "TCP BBR (model)");
+    let page = std::fs::read_to_string(case.out().join("report.html")).unwrap();
+    assert!(page.contains("TCP CUBIC (model) 1 to 5"));
+    // The same again from the same seed, in every series.
+    let (again, _case) = passed(DUMBBELL);
+    for protocol in ["brtp", "tcp-bbr", "transparent"] {
+        let (one, two) =
+            (measurement(&result, protocol, "iperf"), measurement(&again, protocol, "iperf"));
+        assert_eq!(one["series"], two["series"], "{protocol}");
+    }
+}
+
+/// What the papers say of the two, and what recoding is compared with: CUBIC gives way to every loss,
+/// BBR to none; over a chain of routers every link takes its share.
+#[test]
+fn models_of_tcp_answer_loss_as_tcp_does() {
+    let yaml = "
+tests:
+  clean:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 20M, delay: 10ms } }
+    target_protocols: [tcp-cubic, tcp-bbr]
+    test_tools: { iperf: { interval: 0.5, interval_num: 24, parallel: 2 } }
+  lossy:
+    topology: { topology_type: linear, nodes: 4, link: { rate: 20M, delay: 10ms, loss: 1% } }
+    target_protocols: [tcp-cubic, tcp-bbr]
+    test_tools: { iperf: { interval: 0.5, interval_num: 24 } }
+    events: [{ at: 9, link: 2, set: { down: true } }]
+";
+    let (result, _case) = passed(yaml);
+    let steady = |case: usize, protocol: &str| {
+        let all = result["cases"][case]["measurements"].as_array().unwrap();
+        let one = all.iter().find(|one| one["protocol"] == protocol).unwrap();
+        (of(&one["figures"], "steady_mbps"), one)
+    };
+    let full = 20.0 * 1448.0 / 1514.0;
+    for protocol in ["tcp-cubic", "tcp-bbr"] {
+        let (rate, _) = steady(0, protocol);
+        assert!(rate > 0.9 * full && rate <= full * 1.001, "{protocol}: {rate} of {full}");
+        // Nothing passes a link that is down.
+        let (_, one) = steady(1, protocol);
+        let points = one["series"][0]["points"].as_array().unwrap();
+        let after = points.iter().filter(|point| point[0].as_f64().unwrap() > 10.0);
+        assert!(after.clone().count() > 2 && after.clone().all(|point| point[1] == 0.0), "{one}");
+    }
+    let mean = |protocol: &str| {
+        let points = steady(1, protocol).1["series"][0]["points"].as_array().unwrap();
+        let inside = |point: &&Value| (2.0..9.0).contains(&point[0].as_f64().unwrap());
+        let rates: Vec<f64> =
+            points.iter().filter(inside).map(|point| point[1].as_f64().unwrap()).collect();
+        rates.iter().sum::<f64>() / rates.len() as f64
+    };
+    // Mathis and others, "The macroscopic behavior of the TCP congestion avoidance algorithm", 1997: a
+    // segment a round trip of 60 ms by 1.22 over the root of 3 % is 1.4 Mbit/s for Reno; CUBIC has
+    // somewhat more.
+    let (cubic, bbr) = (mean("tcp-cubic"), mean("tcp-bbr"));
+    assert!((0.7..4.0).contains(&cubic), "{cubic}");
+    assert!(bbr > 0.7 * full && bbr < full, "{bbr}");
+    let again = of(&steady(1, "tcp-bbr").1["figures"], "retransmitted_percent");
+    // 3 % are lost, and at the end windows go out again and again over a link that is down.
+    assert!((3.0..20.0).contains(&again), "{again} % sent again");
+}
+
+/// Perfect clocks keep senders in step with a queue, which then is full for all but one of them.
+#[test]
+fn nobody_is_shut_out_by_being_out_of_step() {
+    let (result, _case) = passed(
+        "
+tests:
+  alike:
+    topology: { config_name: complex_mesh_net }
+    target_protocols: [tcp-bbr, tcp-cubic]
+    test_tools: { iperf: { interval: 0.5, interval_num: 40, client_host: 0, server_host: 5 } }
+    competition_flows:
+      - { flow_type: tcp-bbr, client_host: 1, server_host: 6, delay: 2, duration: 18 }
+",
+    );
+    let share = |protocol: &str| {
+        of(&measurement(&result, protocol, "iperf")["flows"][0]["figures"], "share_percent")
+    };
+    let (beside_bbr, beside_cubic) = (share("tcp-bbr"), share("tcp-cubic"));
+    assert!((15.0..85.0).contains(&beside_bbr), "{beside_bbr}");
+    // In a queue of a third of the product version 1 takes what it can.
+    assert!((30.0..99.9).contains(&beside_cubic), "{beside_cubic}");
+}
+
+/// Datagrams as they are: what the links lose is lost, what they double counts once.
+#[test]
+fn plain_datagrams_lose_what_links_lose() {
+    let (result, _case) = passed(
+        "
+tests:
+  plain:
+    topology:
+      topology_type: linear
+      nodes: 3
+      link: { rate: 20M, delay: 5ms, loss: 10%, duplicate: 5%, corrupt: 1% }
+    target_protocols: [udp, udp-next]
+    test_tools: { iperf: { packet_type: udp, bitrate: 4, interval: 0.5, interval_num: 16 } }
+",
+    );
+    for protocol in ["udp", "udp-next"] {
+        let lost = figure(&result, protocol, "iperf", "loss_percent");
+        // 1 - (0.9 x 0.99) squared is 20.6 %, less what a double of a changed one makes good.
+        assert!((17.0..24.0).contains(&lost), "{protocol}: {lost}");
+        let rate = figure(&result, protocol, "iperf", "steady_mbps");
+        assert!((3.0..3.4).contains(&rate), "{protocol}: {rate}");
+    }
+}
+
+#[test]
+fn what_models_cannot_do_is_said() {
+    let case = Case::new(
+        "
+tests:
+  cannot:
+    backend: sim
+    topology: { topology_type: linear, nodes: 3, link: { rate: 10M, delay: 5ms } }
+    target_protocols: [brtp-forward, tcp-bbr, tcp-reno, tcp-next, udp]
+    test_tools:
+      iperf: { interval_num: 2 }
+      iperf-slow: { interval_num: 2, bitrate: 1 }
+      rtt: { interval: 0.01, packet_count: 10 }
+    competition_flows: [{ flow_type: tcp-cubic, client_host: 0, server_host: 1, delay: 0, duration: 2 }]
+    capture: true
+",
+    );
+    let (output, result) = case.run(&[]);
+    assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
+    for (protocol, tool, words) in [
+        ("brtp-forward", "iperf", "same `relays`"),
+        ("tcp-bbr", "iperf-slow", "without `bitrate`"),
+        ("tcp-bbr", "rtt", "throughput alone"),
+        ("tcp-reno", "iperf", "models of tcp-cubic and tcp-bbr, not tcp-reno"),
+        ("tcp-next", "iperf", "not tcp-next"),
+    ] {
+        let one = measurement(&result, protocol, tool);
+        let reason = one["reason"].as_str().unwrap_or_default();
+        assert!(one["status"] == "unsupported" && reason.contains(words), "{one}");
+    }
+    let warnings = measurement(&result, "tcp-bbr", "iperf")["warnings"].to_string();
+    assert!(warnings.contains("no capture of flows of several kinds"), "{warnings}");
+    assert_eq!(measurement(&result, "udp", "iperf")["status"], "passed");
+}
+
+/// Whoever follows a run sees round trips while they are measured, and two runs' rivals side by side.
+#[test]
+fn round_trips_are_seen_live_and_rivals_compared() {
+    let yaml = "
+tests:
+  rivals:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 10M, delay: 10ms, queue: 1bdp } }
+    target_protocols: [brtp]
+    test_tools:
+      iperf: { interval: 0.5, interval_num: 10 }
+      rtt: { interval: 0.01, packet_count: 300, packet_size: 200 }
+      rtt_first: { packet_count: 1 }
+    competition_flows: [{ flow_type: tcp-cubic, client_host: 0, server_host: 1, delay: 0, duration: 5 }]
+    repetitions: 2
+";
+    let (_, one) = passed(yaml);
+    let (_, two) = passed(&yaml.replace("repetitions: 2", "repetitions: 2\n    seed: 77"));
+    let live = std::fs::read_to_string(one.out().join("live.jsonl")).unwrap();
+    let samples: Vec<Value> =
+        live.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let times = |what: &str| -> Vec<f64> {
+        let mine = samples.iter().filter(|one| one["event"] == "sample" && one["what"] == what);
+        mine.filter_map(|one| one["rtt_ms"].as_f64()).collect()
+    };
+    // Three seconds of messages, twice a second, in two repetitions; fifteen connections each.
+    let seen = times("BRTP rtt");
+    assert!((10..=14).contains(&seen.len()), "{live}");
+    assert!(seen.iter().all(|time| (20.0..40.0).contains(time)), "{seen:?}");
+    assert_eq!(times("BRTP rtt_first").len(), 30, "{live}");
+    assert!(times("BRTP iperf").is_empty());
+    let (a, b) = (one.out(), two.out());
+    let output = run(&["compare", a.to_str().unwrap(), b.to_str().unwrap(), "--json"]);
+    assert!(output.status.success(), "{}", error_of(&output));
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let mine = |row: &&Value| row["protocol"] == "TCP CUBIC (model) 0 to 1, beside BRTP";
+    let rivals: Vec<&Value> = rows.iter().filter(mine).collect();
+    for figure in
+        ["throughput", "share of all flows' rate", "segments sent again", "smoothed RTT p50"]
+    {
+        let row = rivals.iter().find(|row| row["figure"] == figure);
+        let row = row.unwrap_or_else(|| panic!("no {figure}: {rivals:?}"));
+        assert!(row["a"]["count"] == 2 && row["a"]["half_width"].is_number(), "{row}");
+    }
+    assert!(rows.iter().any(|row| row["protocol"] == "BRTP" && row["figure"] == "RTT p50"));
+    // Beside a run on hosts both names are said: a model is not the kernel.
+    let path = b.join("result.json");
+    let result = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, result.replace("TCP CUBIC (model)", "TCP CUBIC")).unwrap();
+    let output = run(&["compare", a.to_str().unwrap(), b.to_str().unwrap()]);
+    let name = "TCP CUBIC (model) 0 to 1 / TCP CUBIC 0 to 1, beside BRTP";
+    assert!(said(&output).contains(name), "{}", said(&output));
+}
+
+/// A changed datagram is lost, whatever was changed in it; and alone on a link nothing varies.
+#[test]
+fn changed_datagrams_are_lost_and_a_clean_link_has_no_jitter() {
+    let (result, _case) = passed(
+        "
+tests:
+  changed:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 20M, delay: 5ms, corrupt: 50% } }
+    target_protocols: [udp]
+    test_tools: { iperf: { packet_type: udp, bitrate: 4, interval: 0.5, interval_num: 8 } }
+",
+    );
+    let lost = figure(&result, "udp", "iperf", "loss_percent");
+    assert!((44.0..56.0).contains(&lost), "{lost}");
+    let (result, _case) = passed(
+        "
+tests:
+  clean:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 20M, delay: 5ms } }
+    target_protocols: [udp]
+    test_tools: { iperf: { packet_type: udp, bitrate: 4, interval: 0.5, interval_num: 8 } }
+",
+    );
+    let jitter = figure(&result, "udp", "iperf", "jitter_ms");
+    assert!(jitter < 0.01, "{jitter}");
+}
+
+/// A model of TCP over a link that has no rate any more would never come to an end.
+#[test]
+fn a_rate_that_is_taken_away_is_no_end() {
+    let case = Case::new(
+        "
+tests:
+  endless:
+    backend: sim
+    topology: { topology_type: linear, nodes: 2, link: { rate: 20M, delay: 5ms } }
+    events: [{ at: 1, set: { rate: none } }]
+    target_protocols: [tcp-cubic]
+    test_tools: { iperf: { interval: 0.5, interval_num: 8 } }
+",
+    );
+    let (output, _) = case.run(&[]);
+    assert!(said(&output).contains("has no end"), "{}{}", said(&output), error_of(&output));
+}
