@@ -1,9 +1,7 @@
 //! A bottleneck with next to no buffer.
 
-mod common;
-
+use crate::common::{capacity, goodput, link, queue_loss, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{capacity, goodput, link, queue_loss, transfer};
 
 #[test]
 fn a_tenth_of_a_product_is_buffer_enough() {

@@ -1,16 +1,14 @@
 //! Paths to other planets: minutes from end to end, where a round trip more is what must not happen.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::link;
 use bats_netem::{LinkConfig, Loss};
 use bats_proto::{ClientConfig, Event, PeerTrust, TransportConfig};
 use bats_sim::network::{Host, Network};
 use bats_sim::transfer::endpoints;
 use bytes::Bytes;
-use common::link;
 
 const MESSAGES: u64 = 10;
 const OCTETS: usize = 2_000;

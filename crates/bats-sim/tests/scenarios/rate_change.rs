@@ -1,14 +1,12 @@
 //! The link's rate changes under a running transfer: the sender follows, and the queue does not
 //! pay for it.
 
-mod common;
-
 use std::time::Duration;
 
-use bats_netem::{LinkConfig, Loss};
-use common::{
+use crate::common::{
     capacity, goodput, link, mean_queue, queue_loss, recovery, since_connected, transfer,
 };
+use bats_netem::{LinkConfig, Loss};
 
 const HALVED: f64 = 8.0;
 const DOUBLED: f64 = 16.0;

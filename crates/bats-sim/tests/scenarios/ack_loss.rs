@@ -1,14 +1,12 @@
 //! Only the way back loses packets: acknowledgements and reports, no data.
 
-mod common;
-
+use crate::common::{goodput, transfer};
 use bats_netem::Loss;
-use common::{goodput, transfer};
 
 #[test]
 fn losing_a_third_of_the_acknowledgements_costs_next_to_nothing() {
     for seed in 1..3 {
-        let mut run = transfer(&common::link(100, 20), 15);
+        let mut run = transfer(&crate::common::link(100, 20), 15);
         run.seed = seed;
         let lossless = run.run();
         run.down.loss = Loss::Iid(0.3);

@@ -1,11 +1,9 @@
 //! Losses in bursts (Gilbert-Elliott) cost bandwidth in proportion to their share, like others.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{at, capacity, goodput, link, payload_optimum, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{at, capacity, goodput, link, payload_optimum, transfer};
 
 #[test]
 fn bursts_of_eight_leave_most_of_the_capacity() {

@@ -1,9 +1,7 @@
 //! 250 Mbit/s down and 3 Mbit/s up with 300 ms each way: full although the way back is narrow.
 
-mod common;
-
+use crate::common::{link, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{link, transfer};
 
 const BYTES: u64 = 100_000_000;
 

@@ -1,11 +1,9 @@
 //! Loss at which others give up: still a share of what the path carries.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{capacity, goodput, link, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{capacity, goodput, link, transfer};
 
 /// Shares of the capacity at this loss, of some seeds.
 fn shares(loss: f64) -> Vec<f64> {

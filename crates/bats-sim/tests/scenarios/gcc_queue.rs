@@ -1,17 +1,15 @@
 //! The delay-based controller in a whole connection: the queue stays short, losses that coding
 //! repairs do not matter, and a link that becomes slower is followed at once.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{capacity, goodput, link, mean_queue, since_connected, transfer};
 use bats_netem::{LinkConfig, Loss};
 use bats_proto::{CongestionAlgorithm, TransportConfig};
 use bats_sim::fairness::flows;
 use bats_sim::flows::jain_index;
 use bats_sim::shared::{Kind, Shared};
 use bats_sim::transfer::{Outcome, Transfer};
-use common::{capacity, goodput, link, mean_queue, since_connected, transfer};
 
 fn gcc(link: &LinkConfig, seconds: u64) -> Transfer {
     let mut run = transfer(link, seconds);

@@ -1,11 +1,9 @@
 //! Packets overtake one another.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{capacity, goodput, link, transfer};
 use bats_netem::{Jitter, LinkConfig, Loss};
-use common::{capacity, goodput, link, transfer};
 
 /// 5 ms to either side over 20 ms: a packet is overtaken by up to 80 others.
 #[test]

@@ -1,9 +1,7 @@
 //! A slow satellite link: 2 Mbit/s, a round trip of 300 ms, 5 % loss.
 
-mod common;
-
+use crate::common::{capacity, goodput, link, queue_loss, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{capacity, goodput, link, queue_loss, transfer};
 
 #[test]
 fn a_slow_long_lossy_link_is_filled() {

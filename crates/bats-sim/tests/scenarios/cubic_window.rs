@@ -1,12 +1,10 @@
 //! CUBIC in a whole connection: after an overflow of the queue the window is back where it was
 //! when RFC 9438 says, and random loss costs what its formula says.
 
-mod common;
-
+use crate::common::{capacity, goodput, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 use bats_proto::{CongestionAlgorithm, TransportConfig};
 use bats_sim::transfer::Outcome;
-use common::{capacity, goodput, link, transfer};
 
 fn run(link: &LinkConfig, seconds: u64) -> Outcome {
     let mut run = transfer(link, seconds);

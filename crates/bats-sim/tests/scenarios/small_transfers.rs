@@ -1,12 +1,10 @@
 //! Ten megabytes over links that lose nothing, from the first octet of the handshake to the last of the
 //! data: what a user of a good link waits for.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{capacity, link, transfer};
 use bats_netem::{Jitter, LinkConfig};
-use common::{capacity, link, transfer};
 
 const BYTES: u64 = 10_000_000;
 

@@ -1,12 +1,10 @@
 //! New keys every 64 packets, through loss and reordering: nothing is lost to them.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{at, capacity, goodput, link, transfer};
 use bats_netem::{Jitter, LinkConfig, Loss};
 use bats_sim::transfer::{Outcome, Sample, Transfer};
-use common::{at, capacity, goodput, link, transfer};
 
 #[test]
 fn keys_that_change_all_the_time_cost_nothing() {

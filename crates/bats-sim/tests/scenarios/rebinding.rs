@@ -12,9 +12,7 @@ use bats_sim::network::{Host, Network};
 use bats_sim::transfer;
 use bytes::Bytes;
 
-mod common;
-
-use common::{capacity, link};
+use crate::common::{capacity, link};
 
 /// Who sends.
 #[derive(Clone, Copy, Debug, PartialEq)]

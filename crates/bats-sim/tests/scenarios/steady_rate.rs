@@ -1,11 +1,9 @@
 //! The path's length is measured anew all the time without the stop that other models need for it.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{at, capacity, goodput, link, transfer};
 use bats_netem::LinkConfig;
-use common::{at, capacity, goodput, link, transfer};
 
 #[test]
 fn no_moment_is_given_up_to_measure_the_round_trip() {

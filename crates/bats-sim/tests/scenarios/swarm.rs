@@ -13,8 +13,6 @@ use bats_sim::network::Host;
 use bats_sim::swarm::{Plan, Report, run};
 use bats_sim::transfer::Transfer;
 
-mod common;
-
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Reports of `count` seeds, worked on by all cores.
@@ -270,8 +268,8 @@ fn an_end_after_a_message_that_was_too_old_is_told_across_relays() {
 #[test]
 fn a_small_window_is_not_full_of_probes() {
     for congestion in [CongestionAlgorithm::Cubic, CongestionAlgorithm::Gcc] {
-        let narrow = LinkConfig { mtu: Some(1_210), ..common::link(10, 5) };
-        let mut run: Transfer = common::transfer(&narrow, 30);
+        let narrow = LinkConfig { mtu: Some(1_210), ..crate::common::link(10, 5) };
+        let mut run: Transfer = crate::common::transfer(&narrow, 30);
         run.transport.congestion = congestion;
         run.total_bytes = Some(200_000);
         let outcome = run.run();
@@ -282,7 +280,7 @@ fn a_small_window_is_not_full_of_probes() {
 /// Who has taken the end is not told of it with each packet that comes after it.
 #[test]
 fn an_end_that_was_taken_is_not_told_again() {
-    let link = common::link(10, 5);
+    let link = crate::common::link(10, 5);
     let endpoints = bats_sim::transfer::endpoints(&TransportConfig::default(), 1);
     let mut network = bats_sim::network::Network::new(endpoints, [link.clone(), link], 1);
     let now = network.now();

@@ -1,9 +1,7 @@
 //! Half of all packets are lost, in both directions.
 
-mod common;
-
+use crate::common::{capacity, goodput, link, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{capacity, goodput, link, transfer};
 
 #[test]
 fn half_the_packets_lost_is_half_the_rate_not_a_collapse() {

@@ -1,16 +1,14 @@
 //! Paths that carry less than the largest datagram.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{at, goodput, link, since_connected, transfer};
 use bats_netem::{LinkConfig, Loss};
 use bats_sim::transfer::{Outcome, Sample, Transfer};
-use common::{at, goodput, link, since_connected, transfer};
 
 /// Mbit/s of payload in frames of `mtu` that arrive over `link`.
 fn capacity(link: &LinkConfig, mtu: u16) -> f64 {
-    common::capacity(link) * f64::from(mtu) / f64::from(mtu + 42) * 1_514.0 / 1_472.0
+    crate::common::capacity(link) * f64::from(mtu) / f64::from(mtu + 42) * 1_514.0 / 1_472.0
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! Heavy loss that ends: the rate is there again within round trips.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{capacity, link, recovery, since_connected, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{capacity, link, recovery, since_connected, transfer};
 
 #[test]
 fn the_rate_is_there_within_ten_round_trips_after_the_loss_ends() {

@@ -7,9 +7,7 @@ use bats_netem::{Jitter, LinkConfig, Loss};
 use bats_proto::TransportConfig;
 use bats_proto::config::Mode;
 
-mod common;
-
-use common::{capacity, goodput, link, transfer};
+use crate::common::{capacity, goodput, link, transfer};
 
 fn brctp() -> TransportConfig {
     TransportConfig { mode: Mode::Brctp, ..TransportConfig::default() }

@@ -1,15 +1,13 @@
 //! A network that doubles most packets: nothing is delivered twice, and the copies are counted.
 //! `Transfer::run` and `Messages::run` compare every message.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{link, transfer};
 use bats_netem::{Jitter, LinkConfig};
 use bats_proto::TransportConfig;
 use bats_proto::config::Mode;
 use bats_sim::messages::Messages;
-use common::{link, transfer};
 
 fn doubling() -> LinkConfig {
     let jitter = Jitter { amplitude: Duration::from_millis(5), reorder: true };

@@ -1,11 +1,9 @@
 //! Nothing passes for two seconds, then everything again.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{at, capacity, goodput, link, recovery, since_connected, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{at, capacity, goodput, link, recovery, since_connected, transfer};
 
 #[test]
 fn a_transfer_is_at_its_rate_half_a_second_after_a_black_hole() {

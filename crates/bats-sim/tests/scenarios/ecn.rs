@@ -1,9 +1,7 @@
 //! A bottleneck that marks instead of dropping: marks are congestion, also while no probe is on.
 
-mod common;
-
+use crate::common::{at, capacity, goodput, link, mean_queue, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{at, capacity, goodput, link, mean_queue, transfer};
 
 #[test]
 fn marks_keep_the_queue_at_the_threshold_and_cost_little() {

@@ -1,11 +1,9 @@
 //! The path's delay changes under a running transfer.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{capacity, goodput, link, recovery, since_connected, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{capacity, goodput, link, recovery, since_connected, transfer};
 
 const CHANGE: f64 = 6.0;
 

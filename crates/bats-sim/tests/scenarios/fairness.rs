@@ -1,13 +1,11 @@
 //! Two connections share a bottleneck.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{capacity, link};
 use bats_netem::{LinkConfig, Loss};
 use bats_proto::TransportConfig;
 use bats_sim::flows::{Flows, jain_index};
-use common::{capacity, link};
 
 const FROM: usize = 10;
 const TO: usize = 30;

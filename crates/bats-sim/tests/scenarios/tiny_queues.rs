@@ -1,12 +1,10 @@
 //! Bottlenecks that buffer a few packets only, as policers and small routers do: what overflows
 //! them is known by what arrives, and nobody floods them.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{at, capacity, goodput, queue_loss, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{at, capacity, goodput, queue_loss, transfer};
 
 /// (rate, rate from second 5 on, one-way delay, octets of queue, loss, share of the packets that may
 /// be dropped by the queue, share of the capacity that must arrive), from second 8 on.
@@ -26,7 +24,7 @@ fn a_queue_of_a_few_packets_is_not_flooded() {
         let link = |rate: u64| LinkConfig {
             queue_bytes: Some(queue),
             loss: if loss > 0.0 { Loss::Iid(loss) } else { Loss::None },
-            ..common::link(rate, delay)
+            ..crate::common::link(rate, delay)
         };
         let mut run = transfer(&link(before), 20);
         run.changes = vec![(Duration::from_secs(5), link(after), link(after))];

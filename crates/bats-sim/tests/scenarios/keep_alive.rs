@@ -1,16 +1,14 @@
 //! Keep-alive packets that come more often than a round trip takes do not hide that data are missing.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::link;
 use bats_netem::LinkConfig;
 use bats_proto::{ClientConfig, Event, PeerTrust, TransportConfig};
 use bats_sim::network::{Host, Network};
 use bats_sim::transfer::endpoints;
 use bytes::Bytes;
-use common::link;
 
 #[test]
 fn what_was_lost_whole_is_repaired_although_keep_alives_are_answered() {

@@ -1,10 +1,8 @@
 //! Slow links that lose much: a round trip holds few packets, and what they tell of the rate and of
 //! the path's own loss is noise. No conclusion from it may hold the flow down.
 
-mod common;
-
+use crate::common::{capacity, goodput, transfer};
 use bats_netem::{LinkConfig, Loss};
-use common::{capacity, goodput, transfer};
 
 /// (Mbit/s, one-way delay in ms, octets of queue, loss, share of the capacity that must arrive from
 /// second 8 on, whatever the seed).
@@ -24,7 +22,7 @@ fn a_slow_link_that_loses_much_is_used() {
             let link = LinkConfig {
                 queue_bytes: Some(queue),
                 loss: Loss::Iid(loss),
-                ..common::link(rate, delay)
+                ..crate::common::link(rate, delay)
             };
             let mut run = transfer(&link, 20);
             run.seed = seed;

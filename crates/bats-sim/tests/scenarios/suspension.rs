@@ -1,11 +1,9 @@
 //! Six holes of a quarter of a second, as a wireless interface has them.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{capacity, link, transfer};
 use bats_netem::LinkConfig;
-use common::{capacity, link, transfer};
 
 #[test]
 fn six_short_holes_cost_little_more_than_themselves() {
