@@ -108,3 +108,73 @@ fn the_search_for_what_fits_begins_anew_in_another_network() {
     assert!(large >= 2, "{large} probes");
     assert_eq!(stage.stats().path_mtu, 1_200);
 }
+
+/// Octets of data, more than challenges have, that go to each of two addresses while something is sent.
+fn octets_to(stage: &mut Stage, places: [SocketAddr; 2]) -> [usize; 2] {
+    let mut octets = [0; 2];
+    stage.heard.clear();
+    stage.send(6_000);
+    for _ in 0..20 {
+        stage.pass(MS);
+        let heard: usize = stage.heard.drain(..).map(|datagram| datagram.len()).sum();
+        if let Some(index) = places.iter().position(|&place| Some(place) == stage.last_to) {
+            octets[index] += heard;
+        }
+    }
+    octets
+}
+
+#[test]
+fn another_port_is_followed_before_it_is_proved_and_another_host_is_not() {
+    for (place, follows) in [(PORT, true), (NETWORK, false)] {
+        let mut stage = Stage::established(transport());
+        acknowledge(&mut stage, 100);
+        let (old, new) = (stage.remote, SocketAddr::from(place));
+        stage.remote = new;
+        stage.say_frame(&Frame::Ping);
+        let octets = octets_to(&mut stage, [old, new]);
+        assert_eq!(octets[1] > 6_000, follows, "{place:?}: {octets:?}");
+        assert_eq!(octets[0] > 6_000, !follows, "{place:?}: {octets:?}");
+        assert_eq!(stage.stats().path_changes, 0, "nothing is proved");
+        let challenge = stage.heard.is_empty().then(|| {
+            stage.pass(MS * 200);
+            challenge(&stage).expect("it is challenged, more than once")
+        });
+        stage.say_frame(&Frame::PathResponse(challenge.unwrap()));
+        assert_eq!(stage.stats().path_changes, 1);
+        assert!(octets_to(&mut stage, [old, new])[1] > 6_000);
+        assert_eq!(stage.closed, None);
+    }
+}
+
+#[test]
+fn who_repeats_packets_from_another_port_has_the_stream_once_and_until_the_client_speaks() {
+    let mut stage = Stage::established(transport());
+    acknowledge(&mut stage, 100);
+    let (old, new) = (stage.remote, SocketAddr::from(PORT));
+    for attempt in 0..3 {
+        stage.remote = new;
+        stage.say_frame(&Frame::Ping);
+        let octets = octets_to(&mut stage, [old, new]);
+        assert_eq!(octets[1] > 6_000, attempt == 0, "{attempt}: {octets:?}");
+        // The client is where it was.
+        stage.remote = old;
+        stage.say_frame(&Frame::Ping);
+        let octets = octets_to(&mut stage, [old, new]);
+        assert!(octets[0] > 6_000 && octets[1] == 0, "{attempt}: {octets:?}");
+    }
+    assert_eq!((stage.stats().path_changes, &stage.closed), (0, &None));
+}
+
+#[test]
+fn a_port_that_does_not_prove_itself_is_left() {
+    let mut stage = Stage::established(transport());
+    acknowledge(&mut stage, 100);
+    let (old, new) = (stage.remote, SocketAddr::from(PORT));
+    stage.remote = new;
+    stage.say_frame(&Frame::Ping);
+    stage.pass(MS * 5_000);
+    let octets = octets_to(&mut stage, [old, new]);
+    assert!(octets[0] > 6_000 && octets[1] == 0, "{octets:?}");
+    assert_eq!((stage.stats().path_changes, &stage.closed), (0, &None));
+}

@@ -39,7 +39,14 @@ pub(super) struct Migration {
     candidate: Option<Candidate>,
     /// Addresses taken so far.
     pub(super) changes: u64,
+    /// The last address that was proved, while packets go to another port of its host that is not.
+    proved: Option<Address>,
+    /// A port did not prove itself: the next one is not believed before it does.
+    distrusts_ports: bool,
 }
+
+/// Where packets go, and from where.
+type Address = (SocketAddr, Option<IpAddr>);
 
 impl Migration {
     /// When a challenge is due.
@@ -51,6 +58,11 @@ impl Migration {
 impl Connection {
     /// An authentic packet, newer than all before it, of so many octets came from elsewhere. Only a
     /// server follows: clients know where their server is.
+    ///
+    /// Another port of the same host is a NAT that forgot, and is followed at once (RFC 9000, section 9.3),
+    /// without the limit of an unproved address: the host has proved that it wants to hear. Whoever
+    /// repeats a client's packets from another port of that host, and faster than they arrive, gets
+    /// this once; then ports must prove themselves first, too.
     pub(super) fn on_other_address(
         &mut self,
         now: Timestamp,
@@ -61,27 +73,66 @@ impl Connection {
         if self.role != Role::Server {
             return;
         }
+        if self.migration.proved.is_some_and(|(proved, _)| proved == remote) {
+            return self.return_to_proved(now);
+        }
         match &mut self.migration.candidate {
             Some(candidate) if candidate.remote == remote => {
                 candidate.octets_received += octets as u64;
             }
-            other => {
-                *other = Some(Candidate {
-                    remote,
-                    local_ip,
-                    challenge: self.rng.next_u64(),
-                    sent: 0,
-                    next: now,
-                    octets_received: octets as u64,
-                    octets_sent: 0,
-                });
-            }
+            _ => self.challenge(now, remote, local_ip, octets),
+        }
+        let migration = &mut self.migration;
+        if remote.ip() == self.remote.ip()
+            && migration.proved.is_none()
+            && !migration.distrusts_ports
+        {
+            migration.proved = Some((self.remote, self.local_ip));
+            (self.remote, self.local_ip) = (remote, local_ip);
+            self.leave_behind(now);
         }
     }
 
-    /// The peer is where it was.
-    pub(super) fn on_known_address(&mut self) {
-        self.migration.candidate = None;
+    /// The newest packet came from where this end sends to.
+    pub(super) fn on_known_address(&mut self, now: Timestamp, octets: usize) {
+        if self.migration.proved.is_none() {
+            self.migration.candidate = None;
+            return;
+        }
+        match &mut self.migration.candidate {
+            Some(candidate) if candidate.remote == self.remote => {
+                candidate.octets_received += octets as u64;
+            }
+            _ => self.challenge(now, self.remote, self.local_ip, octets),
+        }
+    }
+
+    fn challenge(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        local_ip: Option<IpAddr>,
+        octets: usize,
+    ) {
+        self.migration.candidate = Some(Candidate {
+            remote,
+            local_ip,
+            challenge: self.rng.next_u64(),
+            sent: 0,
+            next: now,
+            octets_received: octets as u64,
+            octets_sent: 0,
+        });
+    }
+
+    /// The port that was believed did not prove itself, or the client still speaks from the one before.
+    fn return_to_proved(&mut self, now: Timestamp) {
+        if let Some(proved) = self.migration.proved.take() {
+            (self.remote, self.local_ip) = proved;
+            self.migration.candidate = None;
+            self.migration.distrusts_ports = true;
+            self.leave_behind(now);
+        }
     }
 
     /// A challenge for the new address, if one is due.
@@ -93,6 +144,9 @@ impl Connection {
         let mut candidate = self.migration.candidate.filter(|candidate| candidate.next <= now)?;
         if candidate.sent == MAX_CHALLENGES {
             self.migration.candidate = None;
+            if candidate.remote == self.remote {
+                self.return_to_proved(now);
+            }
             return None;
         }
         self.begin_packet(buffer);
@@ -121,7 +175,11 @@ impl Connection {
             return;
         };
         self.migration.candidate = None;
+        self.migration.proved = None;
         self.migration.changes += 1;
+        if candidate.remote == self.remote {
+            return;
+        }
         let moved = candidate.remote.ip() != self.remote.ip();
         (self.remote, self.local_ip) = (candidate.remote, candidate.local_ip);
         if moved {
@@ -136,9 +194,18 @@ impl Connection {
             // Its rounds end by octets of the connection, and those before it count.
             self.controller.on_sent(now, self.sent.bytes_sent(), 0);
         }
-        // What went to the old address says nothing about the path.
+        self.leave_behind(now);
+    }
+
+    /// What went to the old address says nothing about the path, and nobody will ask for it before
+    /// something else arrives.
+    fn leave_behind(&mut self, now: Timestamp) {
         let lost = self.sent.abandon_in_flight();
         self.say_again(lost);
+        let view = self.path_view();
+        if let Some(streams) = &mut self.streams {
+            streams.outgoing.on_path_lost(now, &view);
+        }
         self.probe_count = 0;
         self.hush = None;
         self.arm_probe(now);

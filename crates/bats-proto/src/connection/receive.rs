@@ -52,7 +52,7 @@ impl Connection {
                 if remote == self.remote {
                     self.local_ip = local_ip.or(self.local_ip);
                     if is_newest {
-                        self.on_known_address();
+                        self.on_known_address(now, octets);
                     }
                 } else if is_newest {
                     self.on_other_address(now, remote, local_ip, octets);

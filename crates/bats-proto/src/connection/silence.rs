@@ -7,13 +7,13 @@ use bats_types::Timestamp;
 /// Intervals between packets, as they were of late, that are a silence.
 const INTERVALS: u32 = 8;
 /// And least time.
-const LEAST: Duration = Duration::from_millis(20);
+const LEAST: Duration = Duration::from_millis(10);
 /// Times that something is said in a silence; each takes twice as long as the one before.
-const MAX_PINGS: u32 = 3;
+const MAX_PINGS: u32 = 4;
 
 /// Notices on the receiving side that a stream has stopped. Whoever only receives has nothing to say
 /// then, and the sender talks to an address that a NAT has given up: a word from here tells it where to
-/// send. If the sender has merely paused, it costs three small packets.
+/// send. If the sender has merely paused, it costs four small packets.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     last: Option<Timestamp>,
@@ -30,7 +30,7 @@ impl Silence {
         }
         self.last = Some(now);
         self.pings = 0;
-        self.due = Some(now + (rtt / 2).max(self.interval * INTERVALS).max(LEAST));
+        self.due = Some(now + (rtt / 4).max(self.interval * INTERVALS).max(LEAST));
     }
 
     /// When [`Silence::is_due`] wants to be asked.
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_that_stops_is_asked_for_three_times() {
+    fn a_stream_that_stops_is_asked_for_four_times() {
         let rtt = Duration::from_millis(100);
         let mut silence = Silence::default();
         assert!(!silence.is_due(Timestamp::from_millis(500)), "no data, no silence");
@@ -65,7 +65,7 @@ mod tests {
         }
         let pings: Vec<u64> =
             (100..2_000).filter(|&at| silence.is_due(Timestamp::from_millis(at))).collect();
-        assert_eq!(pings, [149, 199, 299]);
+        assert_eq!(pings, [124, 149, 199, 299]);
         silence.on_data(Timestamp::from_millis(2_000), rtt);
         assert!(silence.next_timeout().is_some(), "data makes it listen again");
     }

@@ -103,6 +103,8 @@ pub struct FlowSender {
     credit: u64,
     next_unsent: u64,
     decoded_below: u64,
+    /// The symbol after the last one that the peer has heard of.
+    seen_end: u64,
     cells: VecDeque<Cell>,
     queue: VecDeque<QueuedRepair>,
     spare: Vec<Vec<u8>>,
@@ -132,6 +134,7 @@ impl FlowSender {
             credit: parameters.initial_credit,
             next_unsent: 0,
             decoded_below: 0,
+            seen_end: 0,
             cells: VecDeque::new(),
             queue: VecDeque::new(),
             spare: Vec::new(),
@@ -495,6 +498,7 @@ impl FlowSender {
             return Ok(());
         }
         self.decoded_below = feedback.decoded_below;
+        self.seen_end = self.seen_end.max(feedback.seen_end);
         while let Some(cell) = self.cells.front()
             && cell.closed
             && cell.end <= self.decoded_below
@@ -585,6 +589,26 @@ impl FlowSender {
         if needed > in_flight {
             let cell_first = cell.first;
             self.make_repairs(cell_first, first, end, needed - in_flight, true);
+        }
+    }
+
+    /// The path is gone and everything on it: what the peer has not heard of is sent again, without
+    /// waiting for a report, which would take a round trip.
+    pub fn on_path_lost(&mut self, now: Timestamp, path: &PathView) {
+        if let Some(cell) = self.cells.back_mut()
+            && !cell.closed
+        {
+            cell.closed = true;
+            cell.tail = true;
+        }
+        for index in 0..self.cells.len() {
+            let queue = &self.queue;
+            let cell = &mut self.cells[index];
+            cell.repairs.retain(|(sequence, _)| queue.iter().any(|r| r.sequence == *sequence));
+            let (first, end) = (cell.first.max(self.seen_end), cell.end);
+            if first < end {
+                self.top_up(now, index, first, end, end - first, None, path);
+            }
         }
     }
 

@@ -243,6 +243,16 @@ impl Outgoing {
         }
     }
 
+    /// What was under way is gone with its path, as far as no report names it.
+    pub(in crate::connection) fn on_path_lost(&mut self, now: Timestamp, path: &PathView) {
+        match self {
+            Self::Reliable { flow, .. } => flow.on_path_lost(now, path),
+            Self::Rateless { flow, .. } => _ = flow.on_probe_timeout(),
+            // Of what was late already, more is not worth sending.
+            Self::Timely { .. } => {}
+        }
+    }
+
     pub(in crate::connection) fn awaits_decoding(&self) -> bool {
         match self {
             Self::Reliable { flow, .. } => flow.awaits_decoding(),
