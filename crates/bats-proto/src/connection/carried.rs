@@ -30,6 +30,12 @@ const MAX_EARLY: usize = 64;
 const SILENT_PROBES: u32 = 2;
 /// Probe time-outs without an answer after which it does, too.
 const SILENT_TIMEOUTS: u32 = 3;
+/// So many packets without an answer, each of which should have one by now, make a link quiet: where a
+/// third is lost both ways, that happens by chance once in 1,000 times.
+const QUIET_PACKETS: usize = 8;
+/// How late the answer to the last of them is, at least: this, and intervals between acknowledgements.
+const QUIET_TIME: Duration = Duration::from_millis(10);
+const QUIET_INTERVALS: u32 = 8;
 /// Round trips between the ends for which gaps are left to the relays, and a share of a second.
 const PATIENCE_RTTS: f64 = 2.5;
 const LEAST_PATIENCE: Duration = Duration::from_millis(50);
@@ -242,6 +248,7 @@ impl Connection {
             smoothed_rtt: self.rtt.smoothed(),
             min_rtt: self.rtt.min(),
             alive: self.is_heard(now),
+            quiet: self.quiet_at().is_some_and(|at| at <= now),
             loss: self.sent.loss.estimate(),
             burst_factor: self.sent.loss.burst_factor(),
             packet: u64::from(self.mtu.current()),
@@ -254,6 +261,16 @@ impl Connection {
         let patience = self.rtt.probe_timeout(MAX_ACK_DELAY) * SILENT_TIMEOUTS;
         self.probe_count < SILENT_PROBES
             && self.unanswered_since.is_none_or(|since| since + patience > now)
+    }
+
+    /// When several answers are overdue, if none comes until then. It is too soon to give a link up, and
+    /// soon enough to use another one.
+    pub(super) fn quiet_at(&self) -> Option<Timestamp> {
+        if !self.is_admitted() {
+            return None;
+        }
+        let late = QUIET_TIME.max(self.ack_interval() * QUIET_INTERVALS);
+        Some(self.sent.unanswered(QUIET_PACKETS)? + self.rtt.probe_timeout(late))
     }
 
     /// The flow that this session sends, if it is a carried one.

@@ -667,6 +667,7 @@ impl Connection {
                 add(self.migration.next_timeout());
             }
             add(self.silence.next_timeout());
+            add(self.quiet_at().filter(|&at| at > now));
             add(self.rest_at());
             if let Some(streams) = &self.streams {
                 add(streams.outgoing.next_timeout().map(|at| at.max(now)));

@@ -355,12 +355,19 @@ impl Endpoint {
             return;
         }
         let (id, view) = (LinkId(handle.0), link.link_view(now));
-        if carrier.relay.is_alive(id) == view.alive {
+        let was_alive = carrier.relay.is_alive(id);
+        carrier.relay.set_view(now, id, &view);
+        let is_alive = carrier.relay.is_alive(id);
+        // It may have fallen silent while it was asked for something else.
+        let mut fallen = Vec::new();
+        while let Some(LinkId(link)) = carrier.relay.pop_fallen() {
+            fallen.push(ConnectionHandle(link));
+        }
+        if is_alive == was_alive && fallen.is_empty() {
             return;
         }
-        carrier.relay.set_view(now, id, &view);
-        if !view.alive {
-            self.release_shares(handle);
+        for link in fallen {
+            self.release_shares(link);
         }
         self.wake_links();
     }
@@ -490,6 +497,8 @@ impl Endpoint {
         buffer: &mut Vec<u8>,
     ) -> Option<super::Transmit> {
         let admitted = self.connections.get(&handle).is_some_and(|c| c.is_admitted());
+        // A link that is given up must not be handed what was kept for it.
+        self.watch_link(now, handle);
         let Some(carrier) = self.carrier.as_mut().filter(|_| admitted) else {
             return self.connections.get_mut(&handle)?.poll_transmit(now, buffer, None);
         };

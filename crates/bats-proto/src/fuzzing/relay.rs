@@ -262,5 +262,6 @@ fn view(b: u8, c: u8) -> LinkView {
         burst_factor: 1.0 + f64::from(b & 15),
         packet: u64::from(b) * 8,
         alive: c & 1 == 0,
+        quiet: c & 2 != 0,
     }
 }

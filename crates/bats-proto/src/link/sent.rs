@@ -14,6 +14,8 @@ const MAX_SKIP_INTERVAL: u64 = 4_096;
 /// Packets remembered at most: fifteen round trips of 200 ms at 1 Gbit/s. Acknowledgements are
 /// packets, too, and a peer that never acknowledges them would have them remembered for ever.
 const MAX_TRACKED: usize = 1 << 18;
+/// Packets looked through for some that ask for an answer.
+const UNANSWERED_SEARCH: usize = 64;
 
 /// Packets in a row that are lost together in a hole and hardly by chance.
 const HOLE_PACKETS: usize = 32;
@@ -495,6 +497,15 @@ impl SentPackets {
         contents
     }
 
+    /// When the packet was sent that is the `count`th of those that ask for an answer and left after the
+    /// newest with one; `None` as long as there are fewer, or before the first answer.
+    pub fn unanswered(&self, count: usize) -> Option<Timestamp> {
+        let from = self.largest_acked?.saturating_add(1).saturating_sub(self.base) as usize;
+        let after = self.packets.iter().skip(from).take(UNANSWERED_SEARCH);
+        let asking = after.filter(|packet| packet.ack_eliciting && !packet.contents.mtu_probe);
+        asking.map(|packet| packet.sent_at).nth(count.checked_sub(1)?)
+    }
+
     /// Packets remembered.
     pub fn packets_tracked(&self) -> usize {
         self.packets.len()
@@ -518,6 +529,23 @@ mod tests {
 
     /// Forty losses that one acknowledgement reveals at once, with and without a large packet
     /// behind them that arrived.
+    #[test]
+    fn packets_without_an_answer_are_those_after_the_newest_with_one() {
+        let mut sent = SentPackets::new(0);
+        let numbers: Vec<u64> = (0..20).map(|ms| send(&mut sent, ms)).collect();
+        assert_eq!(sent.unanswered(1), None, "nothing was answered ever");
+        sent.on_ack(&[(numbers[9], numbers[9])], RTT).unwrap();
+        let at = |ms| Some(Timestamp::from_millis(ms));
+        assert_eq!((sent.unanswered(1), sent.unanswered(10)), (at(10), at(19)));
+        assert_eq!((sent.unanswered(11), sent.unanswered(0)), (None, None));
+        // What asks for no answer does not count.
+        let plain = sent.next_number(Timestamp::from_millis(20), 20);
+        sent.on_sent(Timestamp::from_millis(20), 100, false, false, Contents::default());
+        assert_eq!(sent.unanswered(11), None);
+        sent.on_ack(&[(plain, plain)], RTT).unwrap();
+        assert_eq!(sent.unanswered(1), None);
+    }
+
     #[test]
     fn only_losses_that_nothing_large_overtook_speak_of_a_smaller_path() {
         for (last_size, expected) in [(1_400, 0), (100, 40)] {

@@ -63,6 +63,9 @@ pub struct LinkView {
     pub packet: u64,
     /// The other end was heard of late, as far as it was asked.
     pub alive: bool,
+    /// Several answers are overdue: not to be used as long as there is another link to the same
+    /// place.
+    pub quiet: bool,
 }
 
 impl Default for LinkView {
@@ -75,6 +78,7 @@ impl Default for LinkView {
             burst_factor: 1.0,
             packet: 1_200,
             alive: true,
+            quiet: false,
         }
     }
 }
@@ -152,6 +156,8 @@ pub struct Relay {
     seed: u64,
     links: BTreeMap<LinkId, Link>,
     routes: BTreeMap<NodeId, Vec<LinkId>>,
+    /// Links that have fallen silent and that nobody was told of.
+    fallen: Vec<LinkId>,
     /// Ways on which something was altered.
     lying: BTreeSet<(NodeId, LinkId)>,
     flows: BTreeMap<FlowKey, Flow>,
@@ -174,6 +180,7 @@ impl Relay {
             seed,
             links: BTreeMap::new(),
             routes: BTreeMap::new(),
+            fallen: Vec::new(),
             lying: BTreeSet::new(),
             flows: BTreeMap::new(),
             timers: BTreeSet::new(),

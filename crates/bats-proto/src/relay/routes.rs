@@ -189,12 +189,31 @@ impl Relay {
         self.links.get(&link).is_some_and(|state| state.view.alive)
     }
 
+    /// The next link that has fallen silent since this was asked: what is kept for it elsewhere is to
+    /// leave by others.
+    pub fn pop_fallen(&mut self) -> Option<LinkId> {
+        self.fallen.pop()
+    }
+
+    /// Whether a link that looks like this is used: one that is quiet only if there is no other.
+    fn would_be_alive(&self, link: LinkId, view: &LinkView) -> bool {
+        let has_other = || {
+            let others = self.routes.values().filter(|links| links.contains(&link)).flatten();
+            others.copied().any(|other| other != link && self.is_alive(other))
+        };
+        view.alive && !(view.quiet && has_other())
+    }
+
     /// How a link looks now.
     pub fn set_view(&mut self, now: Timestamp, link: LinkId, view: &LinkView) {
+        let is = self.would_be_alive(link, view);
         let Some(state) = self.links.get_mut(&link) else { return };
-        let (was, is) = (state.view.alive, view.alive);
-        state.view = *view;
+        let was = state.view.alive;
+        state.view = LinkView { alive: is, ..*view };
         if was && !is {
+            if !self.fallen.contains(&link) {
+                self.fallen.push(link);
+            }
             self.leave(now, link);
         } else if is && !was {
             let keys: Vec<FlowKey> = self.flows_over(link);

@@ -67,6 +67,7 @@ impl Line {
             burst_factor: 1.0,
             packet: 1_200,
             alive: true,
+            quiet: false,
         };
         Self {
             nodes,
@@ -605,6 +606,34 @@ fn a_detour_is_worth_it_for_a_long_queue_only() {
     assert!(!relay.is_worthwhile(KEY.destination, LINK_DOWN, u64::MAX));
     assert_eq!(relay.route(KEY.destination), Some(LINK_UP));
     assert_eq!(relay.way(KEY.destination).links, 1);
+}
+
+/// Doubt is enough to prefer another link, and not enough to give up the only one.
+#[test]
+fn a_quiet_link_is_left_only_for_another() {
+    let now = Timestamp::from_millis(1);
+    let mut relay = Relay::new(RelayConfig::new(NodeId(1)), 1);
+    let seen = view(10_000_000, 20);
+    let quiet = LinkView { quiet: true, ..seen };
+    relay.add_link(LINK_DOWN, true);
+    assert!(relay.add_route(now, KEY.destination, LINK_DOWN));
+    relay.set_view(now, LINK_DOWN, &quiet);
+    assert!(relay.is_alive(LINK_DOWN), "there is no other");
+    assert_eq!(relay.pop_fallen(), None);
+    relay.set_view(now, LINK_DOWN, &seen);
+    relay.add_link(LINK_UP, true);
+    assert!(relay.add_route(now, KEY.destination, LINK_UP));
+    relay.set_view(now, LINK_UP, &view(1_000_000, 200));
+    relay.set_view(now, LINK_DOWN, &quiet);
+    assert!(!relay.is_alive(LINK_DOWN));
+    assert_eq!((relay.pop_fallen(), relay.pop_fallen()), (Some(LINK_DOWN), None));
+    assert_eq!(relay.route(KEY.destination), Some(LINK_UP));
+    // The other one, too: it stays, as the last that is left.
+    relay.set_view(now, LINK_UP, &LinkView { quiet: true, ..view(1_000_000, 200) });
+    assert!(relay.is_alive(LINK_UP));
+    relay.set_view(now, LINK_DOWN, &seen);
+    assert!(relay.is_alive(LINK_DOWN), "it was heard");
+    assert_eq!(relay.pop_fallen(), None);
 }
 
 #[test]
