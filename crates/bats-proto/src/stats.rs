@@ -135,7 +135,8 @@ pub struct EndpointStats {
     pub datagrams_dropped: u64,
     /// Handshakes begun by peers.
     pub handshakes_started: u64,
-    /// First packets left unanswered because there are as many connections as allowed.
+    /// First packets left unanswered because there are as many connections as allowed, or because they
+    /// name the flow of a session that is there.
     pub connections_refused: u64,
     /// First packets left unanswered because too many handshakes are half-open, in all or from the
     /// sender's network.

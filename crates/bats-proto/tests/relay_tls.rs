@@ -48,24 +48,23 @@ fn transport() -> Arc<TransportConfig> {
     })
 }
 
+/// A node and the fingerprint of its certificate.
+fn made(who: usize, seed: u8) -> (Endpoint, [u8; 32]) {
+    let identity = generate_identity(&["node.example".to_owned()]).unwrap();
+    let print = fingerprint(&identity.certificate_chain[0]);
+    let server =
+        ServerConfig { identity, transport: transport(), retry_threshold: 10, max_connections: 10 };
+    let config = EndpointConfig { server: Some(server), ..EndpointConfig::default() };
+    let mut endpoint = Endpoint::new(config, [seed; 32]).unwrap();
+    endpoint.enable_relay(RelayConfig::new(node(who))).unwrap();
+    assert!(endpoint.enable_relay(RelayConfig::new(node(who))).is_err(), "once");
+    (endpoint, print)
+}
+
 impl Three {
     fn new() -> Self {
-        let (mut endpoints, mut prints) = (Vec::new(), Vec::new());
-        for who in [SOURCE, RELAY, SINK] {
-            let identity = generate_identity(&["node.example".to_owned()]).unwrap();
-            prints.push(fingerprint(&identity.certificate_chain[0]));
-            let server = ServerConfig {
-                identity,
-                transport: transport(),
-                retry_threshold: 10,
-                max_connections: 10,
-            };
-            let config = EndpointConfig { server: Some(server), ..EndpointConfig::default() };
-            let mut endpoint = Endpoint::new(config, [who as u8; 32]).unwrap();
-            endpoint.enable_relay(RelayConfig::new(node(who))).unwrap();
-            assert!(endpoint.enable_relay(RelayConfig::new(node(who))).is_err(), "once");
-            endpoints.push(endpoint);
-        }
+        let (endpoints, prints) =
+            [SOURCE, RELAY, SINK].map(|who| made(who, who as u8)).into_iter().unzip();
         let now = Timestamp::from_nanos(NOW.as_nanos() as u64);
         let (flying, events) = (Vec::new(), Vec::new());
         let mut three = Self { now, endpoints, prints, flying, events, onward: 0, sent: 0 };
@@ -188,6 +187,47 @@ fn the_ends_speak_across_a_relay_that_holds_no_key_of_theirs() {
         (*who, *handle) == (SINK, other) && matches!(event, Event::Closed(_))
     });
     assert!(closed, "the end is told end to end");
+}
+
+/// A flow names its source, and whoever may use a relay can write any name: that is no way into the place of
+/// a session that is there.
+#[test]
+fn a_session_is_not_replaced_by_one_that_names_its_flow() {
+    let mut three = Three::joined();
+    let (now, config) = (three.now, three.client(SINK));
+    let source = &mut three.endpoints[SOURCE];
+    let session = source.connect_across(now, node(SINK), "node.example", config.clone()).unwrap();
+    three.run(Duration::from_millis(500));
+    let (other, at) = (three.link(SINK, &Event::Accepted), three.endpoints[SOURCE].remote(session));
+    let again = three.endpoints[SOURCE].connect(now, at.unwrap(), "node.example", config.clone());
+    assert!(again.unwrap_err().to_string().contains("already"));
+
+    // Another one takes the source's place and name.
+    let (impostor, print) = made(SOURCE, 99);
+    let source = core::mem::replace(&mut three.endpoints[SOURCE], impostor);
+    let kept_print = core::mem::replace(&mut three.prints[SOURCE], print);
+    three.events.clear();
+    let (now, to_relay) = (three.now, three.client(RELAY));
+    three.endpoints[SOURCE].connect(now, address(RELAY), "node.example", to_relay).unwrap();
+    three.run(Duration::from_millis(500));
+    three.admit(SOURCE, &Event::Connected, SINK);
+    let link = three.link(RELAY, &Event::Accepted);
+    assert!(three.endpoints[RELAY].admit(link));
+    three.events.clear();
+    let now = three.now;
+    three.endpoints[SOURCE].connect(now, at.unwrap(), "node.example", config).unwrap();
+    let refused = three.endpoints[SINK].endpoint_stats().connections_refused;
+    three.run(Duration::from_secs(1));
+    let news = three.events.iter().filter(|(who, _, _)| *who == SINK).count();
+    assert_eq!(news, 0, "the sink has no new session, and the old one has not ended");
+    assert!(three.endpoints[SINK].endpoint_stats().connections_refused > refused, "it was asked");
+
+    // And the one that is there goes on.
+    three.endpoints[SOURCE] = source;
+    three.prints[SOURCE] = kept_print;
+    three.endpoints[SOURCE].send(three.now, session, message(1)).unwrap();
+    three.run(Duration::from_secs(3));
+    assert_eq!(three.endpoints[SINK].recv(three.now, other), Some(message(1)));
 }
 
 #[test]

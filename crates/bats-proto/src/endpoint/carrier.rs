@@ -399,6 +399,11 @@ impl Endpoint {
         self.connect(now, address(destination, flow), server_name, config)
     }
 
+    /// Whether a flow is that of a session of this node.
+    pub(super) fn has_session(&self, key: FlowKey) -> bool {
+        self.carrier.as_ref().is_some_and(|carrier| carrier.sessions.contains_key(&key))
+    }
+
     /// The node at the other end of a session across relays.
     pub fn remote_node(&self, handle: ConnectionHandle) -> Option<NodeId> {
         Some(self.connections.get(&handle)?.carried_key()?.destination)

@@ -179,6 +179,10 @@ impl Endpoint {
             let text = "sessions across relays have no early data";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
+        if carried.is_some_and(|(key, _)| self.has_session(key)) {
+            let text = format!("there is a session at {remote} already");
+            return Err(ConnectError::Configuration(text));
+        }
         let transport = self.within_memory(&config.transport, 0).ok_or(ConnectError::Memory)?;
         let config = ClientConfig { transport, ..config };
         let local_cid = self.fresh_cid();
@@ -384,6 +388,11 @@ impl Endpoint {
             return None;
         };
         let carried = self.carrier.as_ref().and_then(|c| c.key_of(datagram.remote));
+        if carried.is_some_and(|(key, _)| self.has_session(key)) {
+            // Whoever may use the relays could take over the flow of a session by naming it.
+            self.stats.connections_refused += 1;
+            return None;
+        }
         if self.half_open.is_full(datagram.remote) {
             self.stats.half_open_refused += 1;
             return None;
