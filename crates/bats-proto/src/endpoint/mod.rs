@@ -28,7 +28,7 @@ use crate::wire::long_header::ORIGINAL_CID_LEN;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
-use admission::{HalfOpen, Memory};
+use admission::{Flights, HalfOpen, Memory};
 use carrier::Carrier;
 
 /// Names a connection of one endpoint; never reused.
@@ -110,6 +110,8 @@ pub struct Endpoint {
     timers: BTreeSet<(Timestamp, ConnectionHandle)>,
     armed: BTreeMap<ConnectionHandle, Timestamp>,
     half_open: HalfOpen,
+    /// First flights that a closed server has begun handshakes with.
+    flights: Flights,
     memory: Memory,
     answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     stats: EndpointStats,
@@ -145,6 +147,7 @@ impl Endpoint {
             timers: BTreeSet::new(),
             armed: BTreeMap::new(),
             half_open: HalfOpen::default(),
+            flights: Flights::default(),
             memory,
             answers: VecDeque::new(),
             stats: EndpointStats::default(),

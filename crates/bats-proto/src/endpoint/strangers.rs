@@ -7,7 +7,7 @@ use rand::Rng;
 use super::{ConnectionHandle, Endpoint, Received};
 use crate::config::ServerConfig;
 use crate::connection::{Role, Setup};
-use crate::handshake::{self, FirstPacket, Handshake, ServerStart};
+use crate::handshake::{self, FirstPacket, Handshake, ServerCrypto, ServerStart};
 use crate::wire::parameters::TransportParameters;
 
 /// Datagrams of answers to strangers (retries, version negotiation, refusals) that wait for the
@@ -43,6 +43,8 @@ impl Endpoint {
             Some(FirstPacket::UnknownVersion(unknown)) => {
                 if self.server.is_none() {
                     self.stats.datagrams_dropped += 1;
+                } else if self.server.as_ref().is_some_and(ServerCrypto::is_closed) {
+                    self.stats.strangers_ignored += 1;
                 } else {
                     self.stats.version_negotiations_sent += 1;
                     let answer =
@@ -71,12 +73,19 @@ impl Endpoint {
         &mut self,
         now: Timestamp,
         datagram: &Received<'_>,
-        initial: &handshake::InitialInfo,
+        initial: &handshake::InitialInfo<'_>,
     ) -> Option<ConnectionHandle> {
         let (Some(crypto), Some(config)) = (&self.server, &self.config.server) else {
             self.stats.datagrams_dropped += 1;
             return None;
         };
+        // Before anything else: strangers cost this much and no more.
+        let Some(initial) = crypto.known(initial) else {
+            self.stats.strangers_ignored += 1;
+            return None;
+        };
+        let flight = (initial.destination, initial.source);
+        let is_repeated = crypto.is_closed() && self.flights.contains(flight);
         let carried = self.carrier.as_ref().and_then(|c| c.key_of(datagram.remote));
         if self.half_open.is_full(datagram.remote) {
             self.stats.half_open_refused += 1;
@@ -89,9 +98,9 @@ impl Endpoint {
         let start = crypto.start(
             now,
             datagram.remote,
-            initial,
+            &initial,
             full,
-            self.half_open.is_busy(datagram.remote, retry_threshold),
+            is_repeated || self.half_open.is_busy(datagram.remote, retry_threshold),
         );
         match start {
             ServerStart::Accept(start) if !crypto.opens(&start, datagram.payload) => {
@@ -115,6 +124,9 @@ impl Endpoint {
                 let handshake =
                     Handshake::server(now, crypto, parameters, local_cid, &start, take_early, seed)
                         .ok()?;
+                if crypto.is_closed() {
+                    self.flights.insert(flight);
+                }
                 self.stats.handshakes_started += 1;
                 let setup = Setup {
                     role: Role::Server,

@@ -193,20 +193,22 @@ pub fn token_run(data: &[u8]) {
     };
     let now = Timestamp::from_millis(100_000);
     let remote = SocketAddr::from(([10, 0, 0, 1], 5_000));
-    let start = |initial: &InitialInfo| server.start(now, remote, initial, false, true);
-    let mut initial = InitialInfo { destination: [1; 8], source: [2; 4], token: Vec::new() };
+    let start = |initial: &InitialInfo<'_>| server.start(now, remote, initial, false, true);
+    let mut initial = InitialInfo { destination: [1; 8], source: [2; 4], token: &[] };
 
     let ServerStart::Answer(answer) = start(&initial) else { panic!("a busy server asks") };
     assert!(answer.len() <= MIN_INITIAL_DATAGRAM, "no more than the client sent");
     let Some(retry) = long_header::decode(&answer) else { panic!("a retry is a long packet") };
     let real = retry.token.to_vec();
-    initial.token.clone_from(&real);
+    initial.token = &real;
     assert!(matches!(start(&initial), ServerStart::Accept(_)), "its own token");
 
-    initial.token = data.to_vec();
+    initial.token = data;
     assert!(data == real || !matches!(start(&initial), ServerStart::Accept(_)));
-    initial.token = real.iter().enumerate().map(|(i, x)| x ^ data.get(i).unwrap_or(&0)).collect();
-    let changed = initial.token != real;
+    let altered: Vec<u8> =
+        real.iter().enumerate().map(|(i, x)| x ^ data.get(i).unwrap_or(&0)).collect();
+    initial.token = &altered;
+    let changed = altered != real;
     assert_eq!(matches!(start(&initial), ServerStart::Accept(_)), !changed);
 
     if let Some(FirstPacket::Initial(parsed)) = parse_first(data) {
