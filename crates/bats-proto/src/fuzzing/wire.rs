@@ -4,7 +4,8 @@ use core::net::SocketAddr;
 
 use bats_types::Timestamp;
 
-use crate::config::{Identity, Security, ServerConfig, TransportConfig};
+use crate::config::{ClosedKey, Identity, Security, ServerConfig, TransportConfig};
+use crate::crypto::ClosedSecrets;
 use crate::handshake::{FirstPacket, InitialInfo, ServerCrypto, ServerStart, parse_first};
 use crate::wire::coding::{RepairHeader, SourceHeader};
 use crate::wire::frame::{self, Frame, MAX_ACK_RANGES};
@@ -177,20 +178,26 @@ fn parameters(data: &[u8]) {
     assert_eq!(TransportParameters::decode(&octets), Some(parameters));
 }
 
-/// A busy server and a client with a token made from `data`: arbitrary, or a real one changed.
-///
-/// # Panics
-/// A token is taken that the server did not make for this client, or its own is refused.
-pub fn token_run(data: &[u8]) {
+fn token_server(closed: Option<ClosedKey>) -> ServerCrypto {
     let config = ServerConfig {
         identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
-        transport: TransportConfig::default().into(),
+        transport: TransportConfig { closed, ..TransportConfig::default() }.into(),
         retry_threshold: 0,
         max_connections: 1,
     };
     let Ok(server) = ServerCrypto::new(&config, Security::DangerousPlain, [9; 32]) else {
         panic!("the stand-in needs no identity");
     };
+    server
+}
+
+/// A busy server and a client with a token made from `data`: arbitrary, or a real one changed.
+///
+/// # Panics
+/// A token is taken that the server did not make for this client, or its own is refused; a proof of
+/// closed mode is taken that is none, or is not.
+pub fn token_run(data: &[u8]) {
+    let server = token_server(None);
     let now = Timestamp::from_millis(100_000);
     let remote = SocketAddr::from(([10, 0, 0, 1], 5_000));
     let start = |initial: &InitialInfo<'_>| server.start(now, remote, initial, false, true);
@@ -210,6 +217,16 @@ pub fn token_run(data: &[u8]) {
     initial.token = &altered;
     let changed = altered != real;
     assert_eq!(matches!(start(&initial), ServerStart::Accept(_)), !changed);
+
+    let key = ClosedKey::new([5; ClosedKey::LEN]);
+    let proof = ClosedSecrets::new(&key).proof(&initial.destination, &initial.source);
+    let closed = token_server(Some(key));
+    let with_proof = [&proof[..], data].concat();
+    for token in [data, &with_proof] {
+        initial.token = token;
+        let behind = closed.known(&initial).map(|known| known.token);
+        assert_eq!(behind, token.strip_prefix(&proof));
+    }
 
     if let Some(FirstPacket::Initial(parsed)) = parse_first(data) {
         let own = !parsed.token.is_empty() && parsed.token == real;
