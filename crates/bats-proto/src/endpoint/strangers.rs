@@ -41,15 +41,15 @@ impl Endpoint {
                 self.accept(now, datagram, &initial)
             }
             Some(FirstPacket::UnknownVersion(unknown)) => {
-                if self.server.is_none() {
-                    self.stats.datagrams_dropped += 1;
-                } else if self.server.as_ref().is_some_and(ServerCrypto::is_closed) {
-                    self.stats.strangers_ignored += 1;
-                } else {
-                    self.stats.version_negotiations_sent += 1;
-                    let answer =
-                        handshake::write_version_negotiation(&unknown, self.rng.next_u32());
-                    self.answer(datagram, answer);
+                match self.server.as_ref().map(ServerCrypto::is_closed) {
+                    None => self.stats.datagrams_dropped += 1,
+                    Some(true) => self.stats.strangers_ignored += 1,
+                    Some(false) => {
+                        self.stats.version_negotiations_sent += 1;
+                        let answer =
+                            handshake::write_version_negotiation(&unknown, self.rng.next_u32());
+                        self.answer(datagram, answer);
+                    }
                 }
                 None
             }
