@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use openbats::{
-    ClientOptions, CongestionAlgorithm, Fingerprint, Identity, Mode, ServerOptions,
+    ClientOptions, ClosedKey, CongestionAlgorithm, Fingerprint, Identity, Mode, ServerOptions,
     TransportConfig, Trust,
 };
 
@@ -66,6 +66,8 @@ pub(crate) struct Config {
     pub(crate) deadline: Option<Duration>,
     pub(crate) frame_type: i32,
     pub(crate) believed: Believed,
+    /// Modes 0 to 3: both ends have this key, and answer nobody else.
+    pub(crate) closed: Option<ClosedKey>,
 }
 
 impl Default for Config {
@@ -87,6 +89,7 @@ impl Default for Config {
             deadline: None,
             frame_type: 0,
             believed: Believed::Anyone,
+            closed: None,
         }
     }
 }
@@ -125,6 +128,9 @@ impl fmt::Display for Config {
         )?;
         if self.quic_datagrams {
             write!(f, ", datagrams of QUIC")?;
+        }
+        if self.closed.is_some() {
+            write!(f, ", closed")?;
         }
         match self.deadline {
             Some(deadline) => write!(f, ", deadline {} ms", deadline.as_millis()),
@@ -230,6 +236,7 @@ impl Config {
             mode: self.mode().unwrap_or_default(),
             idle_timeout: self.timeout,
             deadline: self.deadline.unwrap_or(default.deadline),
+            closed: self.closed.clone(),
             ..default
         }
     }
@@ -399,6 +406,17 @@ mod tests {
             let on = Config { encryption_wanted: true, ..config }.fallbacks();
             assert_eq!(on.len(), usize::from(mode == 11), "{on:?}");
         }
+    }
+
+    #[test]
+    fn the_key_of_closed_mode_is_used_and_not_told() {
+        let closed = Some(ClosedKey::new([0x5a; ClosedKey::LEN]));
+        let config = Config { mode: 1, closed, ..Config::default() };
+        assert!(config.transport().closed.is_some());
+        let told = format!("{config} {config:?}");
+        assert!(told.contains(", closed"), "{told}");
+        assert!(!told.contains("5a5a") && !told.contains("90, 90"), "{told}");
+        assert!(!Config::default().to_string().contains("closed"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::crypto::SessionStore;
+use crate::error::ConnectError;
 
 /// How a connection treats messages; the numbers are part of the API and travel in the handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -93,6 +94,55 @@ pub enum Goal {
     Throughput,
 }
 
+/// The key of closed mode: 32 random octets that an endpoint and all its peers share. See
+/// [`TransportConfig::closed`].
+#[derive(Clone)]
+pub struct ClosedKey([u8; 32]);
+
+impl ClosedKey {
+    /// Octets of a key.
+    pub const LEN: usize = 32;
+
+    /// Of octets that nobody can guess: a password is none.
+    pub fn new(octets: [u8; Self::LEN]) -> Self {
+        Self(octets)
+    }
+
+    pub(crate) fn octets(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+}
+
+/// Shows nothing of the key.
+impl core::fmt::Debug for ClosedKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ClosedKey(..)")
+    }
+}
+
+/// A text that is not 64 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a key of closed mode has 64 hexadecimal digits, as `openssl rand -hex 32` makes them")]
+pub struct ClosedKeyError;
+
+/// Of 64 hexadecimal digits.
+impl core::str::FromStr for ClosedKey {
+    type Err = ClosedKeyError;
+
+    fn from_str(text: &str) -> Result<Self, ClosedKeyError> {
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        let mut octets = [0; Self::LEN];
+        if pairs.len() != Self::LEN || !rest.is_empty() {
+            return Err(ClosedKeyError);
+        }
+        for (octet, pair) in octets.iter_mut().zip(pairs) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16).ok_or(ClosedKeyError);
+            *octet = (digit(0)? << 4 | digit(1)?) as u8;
+        }
+        Ok(Self(octets))
+    }
+}
+
 /// Limits and behaviour of a connection; both ends have their own.
 #[derive(Clone, Debug)]
 pub struct TransportConfig {
@@ -148,6 +198,12 @@ pub struct TransportConfig {
     /// has answered do not belong here: what arrives early comes from who holds the session, not
     /// from who is there now. See `docs/adr/0013-resumption-and-early-data.md`.
     pub early_data: bool,
+    /// Closed mode: both ends have this key beside certificates and all the rest, and speak to nobody
+    /// who has not. A server answers no datagram of a stranger, with not one octet, and keeps nothing
+    /// of it; a client cannot connect to a server that has another key or none, and hears nothing from
+    /// one: its handshake times out. The links of relays and the sessions across them have it alike.
+    /// Modes 0 to 3. See `docs/adr/0017-closed-mode.md`.
+    pub closed: Option<ClosedKey>,
 }
 
 /// Where a client's sessions are kept, and what time it is.
@@ -165,6 +221,23 @@ impl TransportConfig {
     /// Whether a server with this configuration lets clients choose the mode.
     pub(crate) fn offers(&self, mode: Mode) -> bool {
         self.mode == mode || self.also_accepted.contains(&mode)
+    }
+
+    /// Why the modes do not go with closed mode, if they do not.
+    ///
+    /// # Errors
+    ///
+    /// Closed mode, and a mode that packets of this protocol do not carry.
+    pub fn check_closed(&self) -> Result<(), ConnectError> {
+        let foreign = Mode::ALL.into_iter().find(|mode| !mode.is_own() && self.offers(*mode));
+        match foreign.filter(|_| self.closed.is_some()) {
+            Some(mode) => Err(ConnectError::Configuration(format!(
+                "closed mode is for the modes 0 to 3: whoever asks for mode {} is answered before a key \
+                 can be asked of it",
+                mode as u8
+            ))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -188,6 +261,7 @@ impl Default for TransportConfig {
             key_update_packets: 1 << 22,
             resumption: None,
             early_data: false,
+            closed: None,
         }
     }
 }

@@ -26,8 +26,8 @@ pub mod wire;
 
 pub use bats_types::Timestamp;
 pub use config::{
-    ClientConfig, CongestionAlgorithm, EndpointConfig, Goal, Identity, Mode, PeerLimits, PeerTrust,
-    Resumption, ServerConfig, TransportConfig,
+    ClientConfig, ClosedKey, ClosedKeyError, CongestionAlgorithm, EndpointConfig, Goal, Identity,
+    Mode, PeerLimits, PeerTrust, Resumption, ServerConfig, TransportConfig,
 };
 pub use crypto::SessionStore;
 pub use endpoint::{ConnectionHandle, Endpoint, Input, Output, Received, Transmit};

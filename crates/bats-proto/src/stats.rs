@@ -133,6 +133,9 @@ pub struct EndpointStats {
     pub datagrams_received: u64,
     /// Datagrams that could not be parsed or belonged to no connection.
     pub datagrams_dropped: u64,
+    /// Datagrams that a closed server left unanswered because they begin with a first packet that does not
+    /// prove the key, or with one of another version; `datagrams_dropped` does not count them.
+    pub strangers_ignored: u64,
     /// Handshakes begun by peers.
     pub handshakes_started: u64,
     /// First packets left unanswered because there are as many connections as allowed, or because they

@@ -8,8 +8,9 @@ use bats_proto::crypto::{fingerprint, generate_identity};
 use bats_proto::relay::RelayConfig;
 use bats_proto::wire::flow::NodeId;
 use bats_proto::{
-    ClientConfig, CongestionAlgorithm, ConnectionHandle, Endpoint, EndpointConfig, Event, Input,
-    Output, PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
+    ClientConfig, CloseReason, ClosedKey, CongestionAlgorithm, ConnectionHandle, Endpoint,
+    EndpointConfig, Event, Input, Output, PeerTrust, Received, ServerConfig, Timestamp,
+    TransportConfig,
 };
 use bytes::Bytes;
 
@@ -24,6 +25,7 @@ struct Three {
     now: Timestamp,
     endpoints: Vec<Endpoint>,
     prints: Vec<[u8; 32]>,
+    closed: Option<ClosedKey>,
     flying: Vec<(Timestamp, usize, usize, Vec<u8>)>,
     events: Vec<(usize, ConnectionHandle, Event)>,
     /// Datagrams from the relay to the sink.
@@ -40,8 +42,9 @@ fn node(who: usize) -> NodeId {
 }
 
 /// Keys that change often.
-fn transport() -> Arc<TransportConfig> {
+fn transport(closed: Option<ClosedKey>) -> Arc<TransportConfig> {
     Arc::new(TransportConfig {
+        closed,
         key_update_packets: 64,
         congestion: CongestionAlgorithm::FixedRate { bits_per_second: 50_000_000 },
         ..TransportConfig::default()
@@ -49,11 +52,15 @@ fn transport() -> Arc<TransportConfig> {
 }
 
 /// A node and the fingerprint of its certificate.
-fn made(who: usize, seed: u8) -> (Endpoint, [u8; 32]) {
+fn made(who: usize, seed: u8, closed: Option<ClosedKey>) -> (Endpoint, [u8; 32]) {
     let identity = generate_identity(&["node.example".to_owned()]).unwrap();
     let print = fingerprint(&identity.certificate_chain[0]);
-    let server =
-        ServerConfig { identity, transport: transport(), retry_threshold: 10, max_connections: 10 };
+    let server = ServerConfig {
+        identity,
+        transport: transport(closed),
+        retry_threshold: 10,
+        max_connections: 10,
+    };
     let config = EndpointConfig { server: Some(server), ..EndpointConfig::default() };
     let mut endpoint = Endpoint::new(config, [seed; 32]).unwrap();
     endpoint.enable_relay(RelayConfig::new(node(who))).unwrap();
@@ -63,11 +70,16 @@ fn made(who: usize, seed: u8) -> (Endpoint, [u8; 32]) {
 
 impl Three {
     fn new() -> Self {
-        let (endpoints, prints) =
-            [SOURCE, RELAY, SINK].map(|who| made(who, who as u8)).into_iter().unzip();
+        Self::with(None)
+    }
+
+    /// All of whose links and sessions have this key.
+    fn with(closed: Option<ClosedKey>) -> Self {
+        let nodes = [SOURCE, RELAY, SINK].map(|who| made(who, who as u8, closed.clone()));
+        let (endpoints, prints) = nodes.into_iter().unzip();
         let now = Timestamp::from_nanos(NOW.as_nanos() as u64);
         let (flying, events) = (Vec::new(), Vec::new());
-        let mut three = Self { now, endpoints, prints, flying, events, onward: 0, sent: 0 };
+        let mut three = Self { now, endpoints, prints, closed, flying, events, onward: 0, sent: 0 };
         for who in [SOURCE, RELAY] {
             let config = three.client(who + 1);
             let now = three.now;
@@ -79,7 +91,11 @@ impl Three {
 
     /// Links that may carry, and routes over them.
     fn joined() -> Self {
-        let mut three = Self::new();
+        Self::new().join()
+    }
+
+    fn join(self) -> Self {
+        let mut three = self;
         three.admit(SOURCE, &Event::Connected, SINK);
         three.admit(RELAY, &Event::Accepted, SOURCE);
         three.admit(RELAY, &Event::Connected, SINK);
@@ -90,7 +106,7 @@ impl Three {
 
     fn client(&self, whom: usize) -> ClientConfig {
         let trust = PeerTrust::Fingerprints(vec![self.prints[whom]]);
-        ClientConfig { trust, identity: None, transport: transport() }
+        ClientConfig { trust, identity: None, transport: transport(self.closed.clone()) }
     }
 
     fn link(&self, who: usize, event: &Event) -> ConnectionHandle {
@@ -153,8 +169,10 @@ fn message(number: usize) -> Bytes {
 
 #[test]
 fn the_ends_speak_across_a_relay_that_holds_no_key_of_theirs() {
-    let mut three = Three::joined();
+    ends_speak(Three::joined());
+}
 
+fn ends_speak(mut three: Three) {
     let (now, config) = (three.now, three.client(SINK));
     let session =
         three.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
@@ -203,7 +221,7 @@ fn a_session_is_not_replaced_by_one_that_names_its_flow() {
     assert!(again.unwrap_err().to_string().contains("already"));
 
     // Another one takes the source's place and name.
-    let (impostor, print) = made(SOURCE, 99);
+    let (impostor, print) = made(SOURCE, 99, None);
     let source = core::mem::replace(&mut three.endpoints[SOURCE], impostor);
     let kept_print = core::mem::replace(&mut three.prints[SOURCE], print);
     three.events.clear();
@@ -228,6 +246,24 @@ fn a_session_is_not_replaced_by_one_that_names_its_flow() {
     three.endpoints[SOURCE].send(three.now, session, message(1)).unwrap();
     three.run(Duration::from_secs(3));
     assert_eq!(three.endpoints[SINK].recv(three.now, other), Some(message(1)));
+}
+
+#[test]
+fn closed_nodes_speak_across_a_closed_relay() {
+    let mut three = Three::with(Some(ClosedKey::new([1; 32]))).join();
+    // A session whose key is another is one of strangers, by whatever link it comes.
+    let (now, config) = (three.now, three.client(SINK));
+    let transport = transport(Some(ClosedKey::new([2; 32])));
+    let stranger = ClientConfig { transport, ..config };
+    let session =
+        three.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", stranger).unwrap();
+    three.run(Duration::from_secs(11));
+    let timed_out = (SOURCE, session, Event::Closed(CloseReason::HandshakeTimeout));
+    assert!(three.events.contains(&timed_out), "{:?}", three.events);
+    assert!(three.endpoints[SINK].endpoint_stats().strangers_ignored > 3);
+    assert_eq!(three.endpoints[SINK].endpoint_stats().handshakes_started, 1, "that of the link");
+    three.events.clear();
+    ends_speak(three);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use core::time::Duration;
 
-use bats_proto::Timestamp;
 use bats_proto::flow::RatelessHeader;
 use bats_proto::session::{DatagramQueue, Reassembly, SendQueue};
 use bats_proto::wire::batch_rank::{BatchRank, MAX_BATCHES, Space};
@@ -14,6 +13,10 @@ use bats_proto::wire::message::{self, MessageFrame};
 use bats_proto::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use bats_proto::wire::short_header::{PacketKind, SHORT_HEADER_LEN, ShortHeader};
 use bats_proto::wire::varint::{Reader, Writer};
+use bats_proto::{
+    ClientConfig, ClosedKey, Endpoint, EndpointConfig, Output, PeerTrust, Timestamp,
+    TransportConfig,
+};
 use bytes::Bytes;
 
 const DOCUMENT: &str = include_str!("../../../docs/wire-format.md");
@@ -284,6 +287,63 @@ fn the_header_of_early_data_is_the_picture() {
     let mut symbol = [0; 100];
     let (written, _) = queue.fill_symbol(&mut symbol);
     assert_eq!(symbol[..written], payload[..len]);
+}
+
+/// The first flight of a client in closed mode.
+fn closed_flight(key: [u8; 32]) -> Vec<u8> {
+    let mut client = Endpoint::new(EndpointConfig::default(), [1; 32]).unwrap();
+    let transport =
+        TransportConfig { closed: Some(ClosedKey::new(key)), ..TransportConfig::default() };
+    let config = ClientConfig {
+        trust: PeerTrust::DangerousAcceptAny,
+        identity: None,
+        transport: transport.into(),
+    };
+    let (now, to) = (Timestamp::from_millis(1), ([192, 0, 2, 1], 1).into());
+    client.connect(now, to, "server.example", config).unwrap();
+    let mut buffer = Vec::with_capacity(65_536);
+    let Output::Transmit(transmit) = client.poll(now, &mut buffer) else { panic!("a flight") };
+    buffer.truncate(transmit.segment_size);
+    buffer
+}
+
+/// As the text says it, beside the code: what it makes opens what the code has sealed.
+#[test]
+fn closed_mode_is_the_text() {
+    const PREFIX: &str = "openbats 2026-11 closed mode, ";
+    let derived = |use_of_it: &str| {
+        let context = format!("{PREFIX}{use_of_it}");
+        assert!(DOCUMENT.contains(&format!("| `{context}` |")), "{context}");
+        blake3::derive_key(&context, &[1; 32])
+    };
+    let proof = |destination: &[u8], source: &[u8]| {
+        let message = [&VERSION.to_be_bytes()[..], destination, source].concat();
+        let key = derived("proof of a first flight");
+        blake3::keyed_hash(&key, &message).as_bytes()[..16].to_vec()
+    };
+    let material = |destination: &[u8]| {
+        *blake3::keyed_hash(&derived("keys of the first level"), destination).as_bytes()
+    };
+    let example = octets("closed");
+    let (destination, source) = (&example[..8], &example[8..12]);
+    let made = [destination, source, &proof(destination, source), &material(destination)].concat();
+    assert_eq!(example, made, "{made:02x?}");
+
+    let mut flight = closed_flight([1; 32]);
+    let header = long_header::decode(&flight).unwrap();
+    assert_eq!(header.token, proof(header.destination, header.source));
+    let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+    let suite = suite.tls13().and_then(|suite| suite.quic_suite()).unwrap();
+    let material = material(header.destination);
+    let keys = suite.keys(&material, rustls::Side::Server, rustls::quic::Version::V1).remote;
+    let (at, len) = (header.number_at, header.packet_len);
+    let (head, sealed) = flight[..len].split_at_mut(at + 4);
+    // The library masks in place, as many octets as the lowest bits of the first one say: all of them.
+    let (mut first, mut number) = (0x03, [0; 4]);
+    keys.header.encrypt_in_place(&sealed[..16], &mut first, &mut number).unwrap();
+    head[0] ^= (first ^ 0x03) & 0x0f;
+    head[at..].iter_mut().zip(number).for_each(|(octet, mask)| *octet ^= mask);
+    assert!(keys.packet.decrypt_in_place(0, head, sealed).is_ok(), "it opens");
 }
 
 #[test]

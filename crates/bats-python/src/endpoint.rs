@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use openbats::{
-    ClientOptions, CongestionAlgorithm, Goal, Identity, Mode, ServerOptions, TransportConfig, Trust,
+    ClientOptions, ClosedKey, CongestionAlgorithm, Goal, Identity, Mode, ServerOptions,
+    TransportConfig, Trust,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -36,6 +37,8 @@ pub(crate) struct Options {
     compression: Option<i32>,
     #[pyo3(item)]
     quic_datagrams: bool,
+    #[pyo3(item)]
+    closed_key: Option<Vec<u8>>,
 }
 
 pub(crate) fn seconds(name: &str, value: f64) -> PyResult<Duration> {
@@ -103,6 +106,18 @@ impl Options {
         }
     }
 
+    fn closed_key(&self) -> PyResult<Option<ClosedKey>> {
+        let Some(octets) = &self.closed_key else { return Ok(None) };
+        let octets = octets.as_slice().try_into().map_err(|_| {
+            let length = octets.len();
+            PyValueError::new_err(format!(
+                "closed_key must have {} bytes, not {length}: secrets.token_bytes(32) makes one",
+                ClosedKey::LEN
+            ))
+        })?;
+        Ok(Some(ClosedKey::new(octets)))
+    }
+
     fn transport(&self) -> PyResult<TransportConfig> {
         let Some(mode) = u8::try_from(self.mode).ok().and_then(Mode::from_number) else {
             return Err(UnsupportedMode::new_err(format!(
@@ -114,8 +129,9 @@ impl Options {
         let congestion = congestion(&self.congestion, self.rate)?;
         check_congestion(mode, &self.congestion)?;
         let default = TransportConfig::default();
-        Ok(TransportConfig {
+        let transport = TransportConfig {
             mode,
+            closed: self.closed_key()?,
             deadline: seconds("deadline", self.deadline)?,
             congestion,
             goal: goal(&self.goal)?,
@@ -123,7 +139,9 @@ impl Options {
             keep_alive: self.keep_alive.map(|value| seconds("keep_alive", value)).transpose()?,
             max_message_size: self.max_message_size.unwrap_or(default.max_message_size),
             ..default
-        })
+        };
+        transport.check_closed().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(transport)
     }
 }
 

@@ -134,3 +134,50 @@ def test_the_same_with_await():
                 assert await far.recv() == b"x" * 50_000
 
     asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+@pytest.mark.parametrize("mode", ["btp", "brtp", "brctp", "transparent"])
+def test_closed_listeners_hear_nobody_without_the_key(mode):
+    key = bytes(range(32))
+    with openbats.listen("127.0.0.1", mode=mode, closed_key=key) as listener:
+        near, far = pair(listener, mode=mode, closed_key=bytearray(key), deadline=60.0)
+        near.send(b"hello", LIMIT)
+        assert far.recv(LIMIT) == b"hello"
+        for other in (bytes(32), None):
+            with pytest.raises(TimeoutError):
+                openbats.connect(
+                    *listener.address,
+                    fingerprint=listener.fingerprint,
+                    mode=mode,
+                    closed_key=other,
+                    timeout=0.5,
+                )
+
+
+def test_keys_of_closed_mode_that_cannot_be_used_are_refused():
+    for call in (
+        lambda **wrong: openbats.connect("127.0.0.1", 9, insecure=True, **wrong),
+        lambda **wrong: openbats.listen("127.0.0.1", **wrong),
+    ):
+        for length in (0, 31, 33):
+            with pytest.raises(ValueError, match=f"32 bytes, not {length}"):
+                call(closed_key=bytes(length))
+        for no_key in (32, "0" * 32):
+            with pytest.raises(TypeError):
+                call(closed_key=no_key)
+        for mode in ("tcp", "udp", "quic"):
+            with pytest.raises(ValueError, match="modes 0 to 3"):
+                call(closed_key=bytes(32), mode=mode)
+
+
+def test_closed_mode_with_await():
+    async def main():
+        key = bytes([7]) * 32
+        async with aio.listen("127.0.0.1", closed_key=key) as listener:
+            address, fingerprint = listener.address, listener.fingerprint
+            async with aio.connect(*address, fingerprint=fingerprint, closed_key=key) as near:
+                far = await listener.accept()
+                await near.send(b"hello")
+                assert await far.recv() == b"hello"
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))

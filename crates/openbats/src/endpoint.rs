@@ -109,6 +109,9 @@ impl Builder {
         getrandom::fill(&mut seed).map_err(|error| StartError::Thread(io::Error::other(error)))?;
         let unusable =
             |error: bats_proto::ConnectError| StartError::Configuration(error.to_string());
+        if let Some(server) = &config.server {
+            server.transport.check_closed().map_err(unusable)?;
+        }
         let over_tcp = match &config.server {
             Some(server) if offers(server, Mode::Tcp) => {
                 Some((SecuredServer::new(server).map_err(unusable)?, server.clone()))

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use bats_proto::crypto;
+use bats_proto::{ClosedKey, crypto};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -123,6 +123,18 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<Vec<u8>>, IdentityErr
     Ok(certificates)
 }
 
+/// Reads a key of closed mode from a file: 64 hexadecimal digits, as `openssl rand -hex 32` writes them;
+/// white space around them does not count.
+///
+/// # Errors
+/// The file cannot be read, or holds something else.
+pub fn read_closed_key(path: impl AsRef<Path>) -> Result<ClosedKey, IdentityError> {
+    let path = path.as_ref();
+    let octets = read(path)?;
+    let text = str::from_utf8(&octets).unwrap_or_default();
+    text.trim().parse().map_err(|error| content(path, format!("{error}")))
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
     std::fs::read(path)
         .map_err(|source| IdentityError::Read { path: path.display().to_string(), source })
@@ -157,5 +169,32 @@ mod tests {
         assert!(missing.to_string().contains("/nowhere/c.pem"), "{missing}");
         let empty = Identity::from_pem_files("/dev/null", "/dev/null").unwrap_err();
         assert!(empty.to_string().contains("no certificate"), "{empty}");
+    }
+
+    #[test]
+    fn keys_of_closed_mode_are_read_from_files() {
+        let path = std::env::temp_dir().join(format!("openbats-closed-{}", std::process::id()));
+        for (content, is_key) in [
+            ("0f".repeat(32).into_bytes(), true),
+            (format!(" {}\r\n", "A0".repeat(32)).into_bytes(), true),
+            (Vec::new(), false),
+            (b"0f\n".repeat(32), false),
+            (vec![0xff; 64], false),
+            (vec![7; 32], false),
+        ] {
+            std::fs::write(&path, &content).unwrap();
+            match read_closed_key(&path) {
+                Ok(_) => assert!(is_key, "{content:?}"),
+                Err(error) => {
+                    assert!(!is_key, "{content:?}");
+                    let text = error.to_string();
+                    assert!(text.contains("64 hexadecimal digits"), "{text}");
+                    assert!(text.contains(path.to_str().unwrap()), "{text}");
+                }
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+        let missing = read_closed_key(&path).unwrap_err().to_string();
+        assert!(missing.starts_with("cannot read"), "{missing}");
     }
 }

@@ -75,6 +75,13 @@
 //! after half a round trip: see [`Endpoint::connect_early`], and [`ClientOptions::early_data`] for what
 //! that costs.
 //!
+//! # Closed mode
+//!
+//! Endpoints that share a [`ClosedKey`] ([`ClientOptions::closed_key`], [`ServerOptions::closed_key`]) speak
+//! to nobody else. A server answers strangers nothing at all, so that a scan does not find it; a client
+//! without its key hears nothing, and its [`Endpoint::connect`] fails with
+//! [`CloseReason::HandshakeTimeout`]. Certificates count as ever. Modes BTP, BRTP, BRCTP and TRANSPARENT.
+//!
 //! # Compression
 //!
 //! With the feature `zstd`, [`ClientOptions::compression`] and [`ServerOptions::compression`] have each
@@ -105,13 +112,13 @@ mod shared;
 mod wait;
 
 pub use bats_proto::{
-    CloseReason, CongestionAlgorithm, ConnectionStats, EndpointStats, Goal, Mode, SessionStore,
-    TransportConfig,
+    CloseReason, ClosedKey, ClosedKeyError, CongestionAlgorithm, ConnectionStats, EndpointStats,
+    Goal, Mode, SessionStore, TransportConfig,
 };
 pub use connection::Connection;
 pub use endpoint::{Builder, Endpoint};
 pub use error::{ConnectError, IdentityError, RecvError, SendError, StartError};
-pub use identity::{Fingerprint, Identity};
+pub use identity::{Fingerprint, Identity, read_closed_key};
 pub use names::{addresses, time_for_one};
 pub use options::{ClientOptions, ServerOptions, Trust};
 pub use wait::{Elapsed, Wait};

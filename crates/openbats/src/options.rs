@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bats_proto::{
-    ClientConfig, Mode, PeerTrust, Resumption, ServerConfig, SessionStore, TransportConfig,
+    ClientConfig, ClosedKey, Mode, PeerTrust, Resumption, ServerConfig, SessionStore,
+    TransportConfig,
 };
 
 use crate::clock::unix_time;
@@ -86,6 +87,15 @@ macro_rules! common_options {
                 self
             }
 
+            /// Closed mode: the other end must have this key, too, and whoever has not hears nothing from
+            /// here. See [closed mode](crate#closed-mode); [`read_closed_key`](crate::read_closed_key)
+            /// reads a key from a file.
+            #[must_use]
+            pub fn closed_key(mut self, key: ClosedKey) -> Self {
+                self.closed_key = Some(key);
+                self
+            }
+
             /// Compresses messages with Zstandard at a level of 1 to 19, 1 for links that are faster
             /// than discs, if the other end wants it, too: see [compression](crate#compression).
             #[cfg(feature = "zstd")]
@@ -110,6 +120,7 @@ pub struct ClientOptions {
     deadline: Option<Duration>,
     sessions: Option<SessionStore>,
     early_data: bool,
+    closed_key: Option<ClosedKey>,
     compression: Option<i32>,
     has_datagrams: bool,
     #[cfg(test)]
@@ -127,6 +138,7 @@ impl ClientOptions {
             deadline: None,
             sessions: None,
             early_data: false,
+            closed_key: None,
             compression: None,
             has_datagrams: false,
             #[cfg(test)]
@@ -194,6 +206,7 @@ impl ClientOptions {
             transport.resumption = Some(Resumption { store, unix_time: unix_time() });
         }
         transport.early_data |= self.early_data;
+        transport.closed = self.closed_key.or(transport.closed);
         let wish = Wish::of(self.compression, &mut transport);
         #[cfg(test)]
         if self.is_lying {
@@ -216,6 +229,7 @@ pub struct ServerOptions {
     retry_threshold: usize,
     max_connections: usize,
     early_data: bool,
+    closed_key: Option<ClosedKey>,
     stranger_budget: Option<usize>,
 }
 
@@ -233,6 +247,7 @@ impl ServerOptions {
             retry_threshold: 64,
             max_connections: 10_000,
             early_data: false,
+            closed_key: None,
             stranger_budget: None,
         }
     }
@@ -295,6 +310,7 @@ impl ServerOptions {
         }
         transport.deadline = self.deadline.unwrap_or(transport.deadline);
         transport.early_data |= self.early_data;
+        transport.closed = self.closed_key.or(transport.closed);
         let wish = Wish::of(self.compression, &mut transport);
         let config = ServerConfig {
             identity: self.identity.0,

@@ -42,6 +42,11 @@ bats_error_t openbats_config_set_trusted_fingerprint(bats_config_handle_t config
                                                      const char* sha256);
 bats_error_t openbats_config_set_trusted_authorities(bats_config_handle_t config,
                                                      const char* pem_file);
+/* Closed mode, modes 0 to 3: both ends need this key of 64 hexadecimal digits beside certificates (as
+ * `openssl rand -hex 32` makes it), or a file that holds one. A server answers whoever has it not
+ * nothing at all; a client with another key or none times out. Other modes refuse it. */
+bats_error_t openbats_config_set_closed_key(bats_config_handle_t config, const char* key);
+bats_error_t openbats_config_set_closed_key_file(bats_config_handle_t config, const char* path);
 /* Mode 12: messages as datagrams of QUIC (RFC 9221), each once or not at all, no longer than the
  * ideal length. If only one end wants it, the connection fails and says so. */
 bats_error_t openbats_config_enable_quic_datagrams(bats_config_handle_t config, int enable);

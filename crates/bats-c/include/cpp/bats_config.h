@@ -185,6 +185,16 @@ class BatsConfiguration {
            bats_error_none;
   }
 
+  // Beyond the original, modes 0 to 3: both ends need this key of 64 hexadecimal digits, or the one in
+  // a file; whoever has it not hears nothing, and times out. Other modes refuse it.
+  bool SetClosedKey(const std::string& key) {
+    return openbats_config_set_closed_key(impl_->handle, key.c_str()) == bats_error_none;
+  }
+
+  bool SetClosedKeyFile(const std::string& path) {
+    return openbats_config_set_closed_key_file(impl_->handle, path.c_str()) == bats_error_none;
+  }
+
   // Beyond the original: the fingerprint that a server with this configuration shows.
   std::string GetFingerprint() const {
     return openbats::detail::Text(openbats_config_fingerprint, impl_->handle);

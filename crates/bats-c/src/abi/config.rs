@@ -277,6 +277,44 @@ pub unsafe extern "C" fn openbats_config_set_trusted_authorities(
     unsafe { change_text(config, path, set) }
 }
 
+/// Closed mode, modes 0 to 3: both ends need this key (64 hexadecimal digits), and whoever has it not
+/// hears nothing.
+///
+/// # Safety
+/// `key` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_config_set_closed_key(
+    config: Handle,
+    key: *const c_char,
+) -> c_int {
+    let set = |config: &mut Config, value: String| {
+        let key = value.parse().map_err(|error| Failure::invalid(format!("{error}")))?;
+        config.closed = Some(key);
+        Ok(())
+    };
+    // SAFETY: the caller says so.
+    unsafe { change_text(config, key, set) }
+}
+
+/// As [`openbats_config_set_closed_key`], with a file that holds the digits.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openbats_config_set_closed_key_file(
+    config: Handle,
+    path: *const c_char,
+) -> c_int {
+    let set = |config: &mut Config, value: String| {
+        let key = openbats::read_closed_key(value)
+            .map_err(|error| Failure::invalid(error.to_string()))?;
+        config.closed = Some(key);
+        Ok(())
+    };
+    // SAFETY: the caller says so.
+    unsafe { change_text(config, path, set) }
+}
+
 /// The fingerprint that a server with this configuration shows; its length, 0 on an error.
 ///
 /// # Safety

@@ -1,7 +1,12 @@
 // What a program asks for beyond the original, and compression: agreed on by both ends, in every mode
 // that has it.
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
+#include <sstream>
+#include <string>
 
 #include "check.h"
 
@@ -157,6 +162,65 @@ static void DatagramsOfQuicAreWantedByBothOrFail() {
   CHECK(Eventually([&] { return pair.far.MessageCount() == 1; }));
 }
 
+static BatsConfiguration Closed(int mode, char digit, int timeout_ms = 30000) {
+  auto config = Config(mode, timeout_ms);
+  CHECK(config.SetDeadline(60000));
+  CHECK(config.SetClosedKey(std::string(64, digit)));
+  return config;
+}
+
+static void ClosedEndsSpeakToEachOtherAlone() {
+  for (int mode : {0, 1, 2, 3}) {
+    Pair pair(Closed(mode, '1'), Closed(mode, '1'));
+    CHECK(pair.Stands());
+    const auto message = Content(1000, 4);
+    CHECK(Send(pair.near.Connection(), message));
+    CHECK(Eventually([&] { return pair.far.MessageCount() == 1; }));
+    CHECK(pair.far.Messages()[0] == message);
+    // Another key, and none.
+    Recorder other, none;
+    BatsProtocol stranger(pair.context, Closed(mode, '2', 500));
+    stranger.StartConnect("127.0.0.1", pair.server.Port(), other.Callback(), nullptr);
+    CHECK(other.Await(E::BATS_CONNECTION_FAILED));
+    BatsProtocol open(pair.context, Config(mode, 500));
+    open.StartConnect("127.0.0.1", pair.server.Port(), none.Callback(), nullptr);
+    CHECK(none.Await(E::BATS_CONNECTION_FAILED));
+    CHECK(other.Count(E::BATS_CONNECTION_ESTABLISHED) == 0);
+    CHECK(none.Count(E::BATS_CONNECTION_ESTABLISHED) == 0);
+  }
+  for (int mode : {10, 11, 12}) {
+    IOContext context;
+    Recorder near;
+    BatsProtocol client(context, Closed(mode, '1'));
+    client.StartConnect("127.0.0.1", 9, near.Callback(), nullptr);
+    CHECK(near.Await(E::BATS_CONNECTION_FAILED));
+    CHECK(openbats::GetError(near.Connection()).find("modes 0 to 3") != std::string::npos);
+  }
+}
+
+static void KeysOfClosedModeComeFromTextsAndFiles() {
+  const std::string path = "/tmp/openbats-closed-key-" + std::to_string(getpid());
+  auto config = Config(1);
+  for (const auto& [content, is_key] : {std::pair<std::string, bool>{std::string(64, 'a') + "\n", true},
+                                        {std::string(63, 'a'), false},
+                                        {"", false}}) {
+    std::FILE* file = std::fopen(path.c_str(), "w");
+    CHECK(file != nullptr);
+    CHECK(std::fwrite(content.data(), 1, content.size(), file) == content.size());
+    CHECK(std::fclose(file) == 0);
+    CHECK(config.SetClosedKeyFile(path) == is_key);
+  }
+  CHECK(std::remove(path.c_str()) == 0);
+  CHECK(!config.SetClosedKeyFile(path));
+  CHECK(openbats::LastError().find(path) != std::string::npos);
+  CHECK(!config.SetClosedKey("") && !config.SetClosedKey(std::string(64, 'x')));
+  // The key that was set stays, and is not told.
+  std::ostringstream text;
+  text << config;
+  CHECK(text.str().find(", closed") != std::string::npos);
+  CHECK(text.str().find("aaaa") == std::string::npos);
+}
+
 struct Test {
   const char* name;
   void (*run)();
@@ -170,6 +234,8 @@ static const Test kTests[] = {
     TEST(WhatIsTooOldIsNotSent),
     TEST(DatagramsOfQuic),
     TEST(DatagramsOfQuicAreWantedByBothOrFail),
+    TEST(ClosedEndsSpeakToEachOtherAlone),
+    TEST(KeysOfClosedModeComeFromTextsAndFiles),
 };
 
 int main(int argc, char** argv) {

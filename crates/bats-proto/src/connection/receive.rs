@@ -67,7 +67,8 @@ impl Connection {
     fn handle_short(&mut self, now: Timestamp, packet: &mut [u8], ce: bool) -> bool {
         let Some(protection) = &mut self.protection else {
             // Data that overtook the handshake. A server's sender will repair it.
-            if self.role == Role::Client && self.state.is_handshaking() {
+            if self.role == Role::Client && self.state.is_handshaking() && self.handshake.may_hold()
+            {
                 self.early.hold_sealed(ce, packet);
             }
             return false;

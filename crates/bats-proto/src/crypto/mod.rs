@@ -3,6 +3,7 @@
 
 mod certificate;
 mod clock;
+mod closed;
 mod plain;
 mod session;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod trust;
 mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
+pub(crate) use closed::ClosedSecrets;
 pub use session::{
     ClientParts, ClientTls, CryptoError, ServerParts, ServerTls, Session, tls_client, tls_server,
 };

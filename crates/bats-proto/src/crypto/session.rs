@@ -11,6 +11,7 @@ use rustls::quic::{self, ClientConnection, KeyChange, Secrets, ServerConnection,
 use rustls::{ClientConfig, HandshakeKind, ServerConfig, Side, version::TLS13};
 
 use super::clock::ToldTime;
+use super::closed::ClosedSecrets;
 use super::plain::PlainKey;
 use super::store::StoreOf;
 use super::symbol::{EXPORTER_LABEL, SECRET_LEN, SymbolKeys};
@@ -249,20 +250,30 @@ impl ServerTls {
     }
 }
 
-/// Keys of the first level, which follow from a connection ID that everyone sees.
+/// Keys of the first level, which follow from a connection ID that everyone sees, and in closed mode
+/// from the shared key.
 pub(crate) fn initial_keys(
     security: Security,
+    closed: Option<&ClosedSecrets>,
     destination: &[u8],
     is_client: bool,
 ) -> Option<Keys> {
+    let material = closed.map(|closed| closed.keying_material(destination));
     match security {
         Security::Tls => {
             let side = if is_client { Side::Client } else { Side::Server };
             let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
             let suite = suite.tls13()?.quic_suite()?;
-            Some(Keys::from_tls(suite.keys(destination, side, Version::V1)))
+            let material = material.as_ref().map_or(destination, <[u8; 32]>::as_slice);
+            Some(Keys::from_tls(suite.keys(material, side, Version::V1)))
         }
-        Security::DangerousPlain => Some(plain_keys(1, is_client)),
+        Security::DangerousPlain => {
+            // One bit less, because a label is doubled.
+            let label = material.map_or(1, |[a, b, c, d, e, f, g, h, ..]| {
+                u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 1
+            });
+            Some(plain_keys(label, is_client))
+        }
     }
 }
 

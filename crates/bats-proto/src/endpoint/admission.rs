@@ -1,9 +1,12 @@
 //! Whom an endpoint lets in: half-open handshakes by where they come from, memory by connection.
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+
+use rustc_hash::FxHashSet;
 
 use super::{ConnectionHandle, carrier};
+use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN};
 
 /// Half-open handshakes at once: each takes some 20 KiB, and 70 more if its client
 /// sends data and withholds the end of the handshake; it ends after 10 s, and a server that needs more of
@@ -15,6 +18,8 @@ pub(super) const MAX_HALF_OPEN_PER_PREFIX: usize = 64;
 /// Half-open handshakes of a prefix from which on its hosts must prove their addresses. Whoever
 /// makes up addresses gets this far at most, and the rest is left to those who are there.
 pub(super) const RETRY_PER_PREFIX: usize = MAX_HALF_OPEN_PER_PREFIX / 2;
+/// First flights that a closed server remembers, in some 0.6 MiB.
+const MAX_FLIGHTS: usize = 16_384;
 /// A connection gets at most one part in so many of the memory that is not set aside.
 const MEMORY_PARTS: u64 = 8;
 
@@ -73,6 +78,37 @@ impl HalfOpen {
                 self.counts.remove(&prefix);
             }
         }
+    }
+}
+
+/// What names a first flight: the connection IDs that its client invented for the server and for itself.
+type Flight = ([u8; ORIGINAL_CID_LEN], [u8; CID_LEN]);
+
+/// First flights of which a closed server has begun handshakes, the last [`MAX_FLIGHTS`]. Whoever
+/// records one and sends it again, from whatever address, must prove that address; it cannot, as it
+/// has no keys to seal the token with.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    known: FxHashSet<Flight>,
+    order: VecDeque<Flight>,
+}
+
+impl Flights {
+    pub(super) fn contains(&self, flight: Flight) -> bool {
+        self.known.contains(&flight)
+    }
+
+    /// The oldest makes room.
+    pub(super) fn insert(&mut self, flight: Flight) {
+        if !self.known.insert(flight) {
+            return;
+        }
+        if self.order.len() >= MAX_FLIGHTS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        self.order.push_back(flight);
     }
 }
 
@@ -178,6 +214,22 @@ mod tests {
         let session = |node, flow| carrier::address(crate::wire::flow::NodeId(node), flow);
         assert_ne!(Prefix::of(session(1, 1)), Prefix::of(session(2, 1)));
         assert_eq!(Prefix::of(session(1, 1)), Prefix::of(session(1, 2)));
+    }
+
+    #[test]
+    fn the_newest_flights_are_remembered() {
+        let flight = |number: usize| ((number as u64).to_be_bytes(), [0; CID_LEN]);
+        let mut flights = Flights::default();
+        for number in 0..MAX_FLIGHTS {
+            flights.insert(flight(number));
+            flights.insert(flight(number));
+        }
+        assert!(flights.contains(flight(0)), "at the limit");
+        assert!(!flights.contains((flight(0).0, [1; CID_LEN])));
+        flights.insert(flight(MAX_FLIGHTS));
+        assert!(!flights.contains(flight(0)), "beyond it");
+        assert!(flights.contains(flight(1)) && flights.contains(flight(MAX_FLIGHTS)));
+        assert_eq!((flights.known.len(), flights.order.len()), (MAX_FLIGHTS, MAX_FLIGHTS));
     }
 
     #[test]

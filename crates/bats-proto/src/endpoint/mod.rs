@@ -4,6 +4,7 @@ mod admission;
 mod carrier;
 #[cfg(test)]
 mod ledger_tests;
+mod strangers;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -17,19 +18,17 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 use rustc_hash::FxHashMap;
 
-use crate::config::{
-    ClientConfig, EndpointConfig, Mode, PeerLimits, ServerConfig, TransportConfig,
-};
+use crate::config::{ClientConfig, EndpointConfig, Mode, PeerLimits, TransportConfig};
 use crate::connection::{Connection, Role, Setup, least_budget, local_parameters, receive_budget};
 use crate::error::{CloseReason, ConnectError, SendError};
 use crate::event::Event;
-use crate::handshake::{self, FirstPacket, Handshake, ServerCrypto, ServerStart};
+use crate::handshake::{Handshake, ServerCrypto};
 use crate::stats::{ConnectionStats, EndpointStats};
 use crate::wire::long_header::ORIGINAL_CID_LEN;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
-use admission::{HalfOpen, Memory};
+use admission::{Flights, HalfOpen, Memory};
 use carrier::Carrier;
 
 /// Names a connection of one endpoint; never reused.
@@ -85,10 +84,6 @@ pub enum Output {
     Timeout(Option<Timestamp>),
 }
 
-/// Datagrams of answers to strangers (retries, version negotiation, refusals) that wait for the
-/// driver; more are dropped, the stranger will ask again.
-const MAX_STATELESS_ANSWERS: usize = 64;
-
 /// Longest handshake of a client with early data: servers remember first flights for 25 seconds, so that
 /// none of them is taken twice (ADR 0013).
 const EARLY_HANDSHAKE: Duration = Duration::from_secs(10);
@@ -115,6 +110,8 @@ pub struct Endpoint {
     timers: BTreeSet<(Timestamp, ConnectionHandle)>,
     armed: BTreeMap<ConnectionHandle, Timestamp>,
     half_open: HalfOpen,
+    /// First flights that a closed server has begun handshakes with.
+    flights: Flights,
     memory: Memory,
     answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     stats: EndpointStats,
@@ -150,6 +147,7 @@ impl Endpoint {
             timers: BTreeSet::new(),
             armed: BTreeMap::new(),
             half_open: HalfOpen::default(),
+            flights: Flights::default(),
             memory,
             answers: VecDeque::new(),
             stats: EndpointStats::default(),
@@ -326,142 +324,6 @@ impl Endpoint {
                 self.fetch_arrived(now, handle);
             }
             None => self.stats.datagrams_dropped += 1,
-        }
-    }
-
-    /// Finds or makes the connection of a datagram of long packets, or answers it otherwise.
-    fn route_long(&mut self, now: Timestamp, datagram: &Received<'_>) -> Option<ConnectionHandle> {
-        let first = handshake::parse_first(datagram.payload);
-        match first {
-            Some(FirstPacket::ForUs { destination }) => {
-                let handle = self.by_cid.get(&destination).copied();
-                self.stats.datagrams_dropped += u64::from(handle.is_none());
-                handle
-            }
-            Some(FirstPacket::Early { destination }) => {
-                let handle = self.by_first.get(&(datagram.remote, destination)).copied();
-                self.stats.datagrams_dropped += u64::from(handle.is_none());
-                handle
-            }
-            Some(FirstPacket::Initial(initial)) => {
-                let key = (datagram.remote, initial.destination);
-                if let Some(&handle) = self.by_first.get(&key) {
-                    return Some(handle);
-                }
-                self.accept(now, datagram, &initial)
-            }
-            Some(FirstPacket::UnknownVersion(unknown)) => {
-                if self.server.is_none() {
-                    self.stats.datagrams_dropped += 1;
-                } else {
-                    self.stats.version_negotiations_sent += 1;
-                    let answer =
-                        handshake::write_version_negotiation(&unknown, self.rng.next_u32());
-                    self.answer(datagram, answer);
-                }
-                None
-            }
-            None => {
-                self.stats.datagrams_dropped += 1;
-                None
-            }
-        }
-    }
-
-    fn answer(&mut self, datagram: &Received<'_>, answer: Vec<u8>) {
-        // A stranger never gets more than it sent, and strangers together little memory.
-        if answer.len() <= datagram.payload.len() && self.answers.len() < MAX_STATELESS_ANSWERS {
-            self.answers.push_back((datagram.remote, datagram.local_ip, answer));
-        } else {
-            self.stats.answers_dropped += 1;
-        }
-    }
-
-    fn accept(
-        &mut self,
-        now: Timestamp,
-        datagram: &Received<'_>,
-        initial: &handshake::InitialInfo,
-    ) -> Option<ConnectionHandle> {
-        let (Some(crypto), Some(config)) = (&self.server, &self.config.server) else {
-            self.stats.datagrams_dropped += 1;
-            return None;
-        };
-        let carried = self.carrier.as_ref().and_then(|c| c.key_of(datagram.remote));
-        if carried.is_some_and(|(key, _)| self.has_session(key)) {
-            // Whoever may use the relays could take over the flow of a session by naming it.
-            self.stats.connections_refused += 1;
-            return None;
-        }
-        if self.half_open.is_full(datagram.remote) {
-            self.stats.half_open_refused += 1;
-            return None;
-        }
-        let ServerConfig { transport, retry_threshold, max_connections, .. } = config;
-        let transport = transport.clone();
-        let (retry_threshold, max_connections) = (*retry_threshold, *max_connections);
-        let full = self.connections.len() >= max_connections;
-        let start = crypto.start(
-            now,
-            datagram.remote,
-            initial,
-            full,
-            self.half_open.is_busy(datagram.remote, retry_threshold),
-        );
-        match start {
-            ServerStart::Accept(start) if !crypto.opens(&start, datagram.payload) => {
-                // Damaged on the way, or never a first flight: nothing is made for it.
-                self.stats.datagrams_dropped += 1;
-                None
-            }
-            ServerStart::Accept(start) => {
-                let others = max_connections.saturating_sub(self.connections.len() + 1);
-                let transport = self.within_memory(&transport, others)?;
-                let local_cid = self.fresh_cid();
-                let code_seed = self.rng.next_u64();
-                let take_early = transport.early_data && carried.is_none();
-                let parameters = TransportParameters {
-                    early_limit: if take_early { handshake::EARLY_LIMIT } else { 0 },
-                    ..self.parameters(&transport, code_seed)
-                };
-                let seed = self.fresh_seed();
-                let crypto = self.server.as_ref()?;
-                self.stats.early_data_refused += u64::from(!crypto.has_early_room(now));
-                let handshake =
-                    Handshake::server(now, crypto, parameters, local_cid, &start, take_early, seed)
-                        .ok()?;
-                self.stats.handshakes_started += 1;
-                let setup = Setup {
-                    role: Role::Server,
-                    config: transport,
-                    remote: datagram.remote,
-                    local_ip: datagram.local_ip,
-                    local_cid,
-                    handshake,
-                    seed: self.fresh_seed(),
-                    code_seed,
-                    carried,
-                };
-                let handle = self.insert(now, setup);
-                self.half_open.insert(handle, datagram.remote);
-                let first = (datagram.remote, initial.destination);
-                self.by_first.insert(first, handle);
-                self.firsts.insert(handle, first);
-                Some(handle)
-            }
-            ServerStart::Answer(answer) => {
-                self.stats.retries_sent += 1;
-                self.answer(datagram, answer);
-                None
-            }
-            ServerStart::Drop => {
-                if full {
-                    self.stats.connections_refused += 1;
-                } else {
-                    self.stats.datagrams_dropped += 1;
-                }
-                None
-            }
         }
     }
 

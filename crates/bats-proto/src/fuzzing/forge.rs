@@ -150,6 +150,11 @@ impl LyingClient {
         }
     }
 
+    /// Whether the server has said anything.
+    pub fn has_heard(&self) -> bool {
+        self.server_cid.is_some() || self.largest_seen.is_some()
+    }
+
     /// The end of the handshake. `None` before the server has answered.
     pub fn finished(&self) -> Option<Vec<u8>> {
         let frame = crypto_frame(0, &[1; FINISHED]);

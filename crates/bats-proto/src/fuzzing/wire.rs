@@ -4,7 +4,8 @@ use core::net::SocketAddr;
 
 use bats_types::Timestamp;
 
-use crate::config::{Identity, Security, ServerConfig, TransportConfig};
+use crate::config::{ClosedKey, Identity, Security, ServerConfig, TransportConfig};
+use crate::crypto::ClosedSecrets;
 use crate::handshake::{FirstPacket, InitialInfo, ServerCrypto, ServerStart, parse_first};
 use crate::wire::coding::{RepairHeader, SourceHeader};
 use crate::wire::frame::{self, Frame, MAX_ACK_RANGES};
@@ -177,37 +178,55 @@ fn parameters(data: &[u8]) {
     assert_eq!(TransportParameters::decode(&octets), Some(parameters));
 }
 
-/// A busy server and a client with a token made from `data`: arbitrary, or a real one changed.
-///
-/// # Panics
-/// A token is taken that the server did not make for this client, or its own is refused.
-pub fn token_run(data: &[u8]) {
+fn token_server(closed: Option<ClosedKey>) -> ServerCrypto {
     let config = ServerConfig {
         identity: Identity { certificate_chain: Vec::new(), private_key: Vec::new() },
-        transport: TransportConfig::default().into(),
+        transport: TransportConfig { closed, ..TransportConfig::default() }.into(),
         retry_threshold: 0,
         max_connections: 1,
     };
     let Ok(server) = ServerCrypto::new(&config, Security::DangerousPlain, [9; 32]) else {
         panic!("the stand-in needs no identity");
     };
+    server
+}
+
+/// A busy server and a client with a token made from `data`: arbitrary, or a real one changed.
+///
+/// # Panics
+/// A token is taken that the server did not make for this client, or its own is refused; a proof of
+/// closed mode is taken that is none, or is not.
+pub fn token_run(data: &[u8]) {
+    let server = token_server(None);
     let now = Timestamp::from_millis(100_000);
     let remote = SocketAddr::from(([10, 0, 0, 1], 5_000));
-    let start = |initial: &InitialInfo| server.start(now, remote, initial, false, true);
-    let mut initial = InitialInfo { destination: [1; 8], source: [2; 4], token: Vec::new() };
+    let start = |initial: &InitialInfo<'_>| server.start(now, remote, initial, false, true);
+    let mut initial = InitialInfo { destination: [1; 8], source: [2; 4], token: &[] };
 
     let ServerStart::Answer(answer) = start(&initial) else { panic!("a busy server asks") };
     assert!(answer.len() <= MIN_INITIAL_DATAGRAM, "no more than the client sent");
     let Some(retry) = long_header::decode(&answer) else { panic!("a retry is a long packet") };
     let real = retry.token.to_vec();
-    initial.token.clone_from(&real);
+    initial.token = &real;
     assert!(matches!(start(&initial), ServerStart::Accept(_)), "its own token");
 
-    initial.token = data.to_vec();
+    initial.token = data;
     assert!(data == real || !matches!(start(&initial), ServerStart::Accept(_)));
-    initial.token = real.iter().enumerate().map(|(i, x)| x ^ data.get(i).unwrap_or(&0)).collect();
-    let changed = initial.token != real;
+    let altered: Vec<u8> =
+        real.iter().enumerate().map(|(i, x)| x ^ data.get(i).unwrap_or(&0)).collect();
+    initial.token = &altered;
+    let changed = altered != real;
     assert_eq!(matches!(start(&initial), ServerStart::Accept(_)), !changed);
+
+    let key = ClosedKey::new([5; ClosedKey::LEN]);
+    let proof = ClosedSecrets::new(&key).proof(&initial.destination, &initial.source);
+    let closed = token_server(Some(key));
+    let with_proof = [&proof[..], data].concat();
+    for token in [data, &with_proof] {
+        initial.token = token;
+        let behind = closed.known(&initial).map(|known| known.token);
+        assert_eq!(behind, token.strip_prefix(&proof));
+    }
 
     if let Some(FirstPacket::Initial(parsed)) = parse_first(data) {
         let own = !parsed.token.is_empty() && parsed.token == real;

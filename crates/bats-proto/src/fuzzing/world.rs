@@ -10,8 +10,8 @@ use bats_types::Timestamp;
 use bytes::Bytes;
 
 use crate::config::{
-    ClientConfig, CongestionAlgorithm, EndpointConfig, Identity, PeerTrust, Security, ServerConfig,
-    TransportConfig,
+    ClientConfig, ClosedKey, CongestionAlgorithm, EndpointConfig, Identity, PeerTrust, Security,
+    ServerConfig, TransportConfig,
 };
 use crate::endpoint::{ConnectionHandle, Endpoint, Input, Output, Received};
 use crate::error::CloseReason;
@@ -55,6 +55,7 @@ impl WorldConfig {
             key_update_packets: if keys & 1 == 1 { 64 } else { 1 << 22 },
             max_udp_payload: if keys & 2 == 2 { 1_472 } else { 1_200 },
             keep_alive: (keys & 4 == 4).then_some(Duration::from_millis(300)),
+            closed: (keys & 48 == 48).then(|| ClosedKey::new([5; ClosedKey::LEN])),
             ..TransportConfig::default()
         };
         Self { transport, retry_threshold: if keys & 8 == 8 { 0 } else { 1_000 } }

@@ -8,7 +8,7 @@ use super::early::{SharedLedger, lock};
 use super::packet;
 use super::token::TokenKey;
 use crate::config::{Security, ServerConfig};
-use crate::crypto::{ServerTls, initial_keys};
+use crate::crypto::{ClosedSecrets, ServerTls, initial_keys};
 use crate::error::ConnectError;
 use crate::wire::long_header::{
     self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
@@ -23,7 +23,7 @@ pub enum FirstPacket<'a> {
         destination: [u8; CID_LEN],
     },
     /// A client's first packet, or a copy of it.
-    Initial(InitialInfo),
+    Initial(InitialInfo<'a>),
     /// Early data of a client that has not learnt the server's connection ID.
     Early {
         /// Connection ID that the client invented.
@@ -34,14 +34,14 @@ pub enum FirstPacket<'a> {
 }
 
 /// A client's first packet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InitialInfo {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitialInfo<'a> {
     /// Connection ID that the client invented.
     pub destination: [u8; ORIGINAL_CID_LEN],
     /// Connection ID of the client.
     pub source: [u8; CID_LEN],
-    /// Token, empty at first.
-    pub token: Vec<u8>,
+    /// Token, empty at first; in closed mode behind a proof of the key.
+    pub token: &'a [u8],
 }
 
 /// Connection IDs of a packet of an unknown version.
@@ -76,7 +76,7 @@ pub fn parse_first(datagram: &[u8]) -> Option<FirstPacket<'_>> {
     Some(FirstPacket::Initial(InitialInfo {
         destination: header.destination.try_into().ok()?,
         source: header.source.try_into().ok()?,
-        token: header.token.to_vec(),
+        token: header.token,
     }))
 }
 
@@ -90,6 +90,8 @@ pub fn write_version_negotiation(unknown: &UnknownVersion<'_>, grease: u32) -> V
 pub struct ServerCrypto {
     pub(super) tls: ServerTls,
     tokens: TokenKey,
+    /// There in closed mode.
+    pub(super) closed: Option<ClosedSecrets>,
     /// There if early data are taken.
     pub(super) ledger: Option<SharedLedger>,
 }
@@ -118,17 +120,33 @@ impl ServerCrypto {
     ///
     /// # Errors
     ///
-    /// [`ConnectError::Configuration`] if certificate and key cannot be used.
+    /// [`ConnectError::Configuration`] if certificate and key cannot be used, or a mode is offered that
+    /// does not go with closed mode.
     pub fn new(
         config: &ServerConfig,
         security: Security,
         token_key: [u8; 32],
     ) -> Result<Self, ConnectError> {
+        config.transport.check_closed()?;
         Ok(Self {
             tls: ServerTls::new(config, security)?,
             tokens: TokenKey::new(token_key),
+            closed: config.transport.closed.as_ref().map(ClosedSecrets::new),
             ledger: config.transport.early_data.then(SharedLedger::default),
         })
+    }
+
+    /// Whether strangers get no answer.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// A first packet as an open server has it: in closed mode without the proof in front of its token,
+    /// and `None` if that is not there or wrong. Cheap, and the first that is done with a packet.
+    pub fn known<'a>(&self, initial: &InitialInfo<'a>) -> Option<InitialInfo<'a>> {
+        let Some(closed) = &self.closed else { return Some(*initial) };
+        let token = closed.behind_proof(&initial.destination, &initial.source, initial.token)?;
+        Some(InitialInfo { token, ..*initial })
     }
 
     /// Sessions that made room for others before they were taken up.
@@ -157,7 +175,9 @@ impl ServerCrypto {
     /// Whether a datagram has a packet that the keys of its first level open: what was damaged on the way
     /// costs no handshake, and takes no place that others would be limited by.
     pub(crate) fn opens(&self, start: &StartInfo, datagram: &[u8]) -> bool {
-        let Some(keys) = initial_keys(self.tls.security(), &start.destination, false) else {
+        let Some(keys) =
+            initial_keys(self.tls.security(), self.closed.as_ref(), &start.destination, false)
+        else {
             return false;
         };
         let mut rest = datagram;
@@ -177,25 +197,29 @@ impl ServerCrypto {
         false
     }
 
-    /// Decides about a first packet. `full`: no more connections are wanted; `busy`: clients must
+    /// Decides about a first packet, of which [`ServerCrypto::known`] has taken the proof. `full`: no more connections are wanted; `busy`: clients must
     /// prove their address first.
     pub fn start(
         &self,
         now: Timestamp,
         remote: SocketAddr,
-        initial: &InitialInfo,
+        initial: &InitialInfo<'_>,
         full: bool,
         busy: bool,
     ) -> ServerStart {
         let validated = !initial.token.is_empty()
-            && self.tokens.check(now, &initial.token, remote, &initial.destination);
+            && self.tokens.check(now, initial.token, remote, &initial.destination);
         if full || (!initial.token.is_empty() && !validated) {
             return ServerStart::Drop;
         }
         if busy && !validated {
-            let token = self.tokens.make(now, remote, &initial.destination);
-            let answer =
-                long_header::retry(&initial.source, &initial.destination, &token, token[39]);
+            let mut token = self.tokens.make(now, remote, &initial.destination);
+            let grease = token.last().copied().unwrap_or_default();
+            if let Some(closed) = &self.closed {
+                let proof = closed.retry_proof(&initial.destination, &initial.source, &token);
+                token.extend_from_slice(&proof);
+            }
+            let answer = long_header::retry(&initial.source, &initial.destination, &token, grease);
             return ServerStart::Answer(answer);
         }
         ServerStart::Accept(StartInfo {

@@ -1,4 +1,5 @@
 mod beside;
+mod retry;
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -13,8 +14,8 @@ use super::level::Level;
 use super::pace::{COPY_AFTER, Pace};
 use super::packet::{self, Head};
 use crate::config::{ClientConfig, Security, TransportConfig};
-use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, Session, SymbolKeys, TAG_LEN};
-use crate::crypto::{Unlocked, initial_keys};
+use crate::crypto::{ClientTls, ClosedSecrets, CryptoError, Keys, PacketKey, Session};
+use crate::crypto::{SymbolKeys, TAG_LEN, Unlocked, initial_keys};
 use crate::error::{CloseReason, ConnectError};
 use crate::wire::long_header::{
     self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
@@ -78,8 +79,11 @@ pub struct Handshake {
     local_cid: [u8; CID_LEN],
     original: [u8; ORIGINAL_CID_LEN],
     peer_cid: Option<[u8; CID_LEN]>,
+    /// In closed mode it begins with the proof.
     token: Vec<u8>,
     retried: bool,
+    /// Client in closed mode.
+    closed: Option<Box<ClosedSecrets>>,
     validated: bool,
     peer: Option<TransportParameters>,
     one_rtt: Option<Keys>,
@@ -131,7 +135,14 @@ impl Handshake {
         let octets = parameters.encode(rng.next_u32() as u8);
         let tls = ClientTls::new(now, config, remote, server_name, security)?;
         let session = tls.start(octets)?;
-        let mut handshake = Self::new(now, true, security, session, rng, local_cid, original, None);
+        let closed = config.transport.closed.as_ref().map(ClosedSecrets::new);
+        let initial = initial_keys(security, closed.as_ref(), &original, true);
+        let mut handshake =
+            Self::new(now, true, security, session, rng, local_cid, original, (None, initial));
+        if let Some(closed) = closed {
+            handshake.token = closed.proof(&original, &local_cid).to_vec();
+            handshake.closed = Some(Box::new(closed));
+        }
         handshake.drive_session(now).map_err(|e| ConnectError::Configuration(e.to_string()))?;
         handshake.early = handshake.session.early_keys().and_then(|keys| {
             let remembered = TransportParameters::decode(handshake.session.peer_parameters()?)?;
@@ -162,15 +173,17 @@ impl Handshake {
         let ledger = crypto.ledger.clone().filter(|_| take_early);
         let has_room = ledger.as_ref().is_some_and(|ledger| lock(ledger).has_room(now));
         let session = crypto.tls.start(parameters.encode(rng.next_u32() as u8), has_room)?;
+        let security = crypto.tls.security();
+        let initial = initial_keys(security, crypto.closed.as_ref(), &start.destination, false);
         let mut handshake = Self::new(
             now,
             false,
-            crypto.tls.security(),
+            security,
             session,
             rng,
             local_cid,
             start.destination,
-            Some(start.source),
+            (Some(start.source), initial),
         );
         handshake.validated = start.validated;
         handshake.ledger = ledger;
@@ -186,9 +199,9 @@ impl Handshake {
         rng: ChaCha8Rng,
         local_cid: [u8; CID_LEN],
         original: [u8; ORIGINAL_CID_LEN],
-        peer_cid: Option<[u8; CID_LEN]>,
+        (peer_cid, initial): (Option<[u8; CID_LEN]>, Option<Keys>),
     ) -> Self {
-        let initial = Level::initial(initial_keys(security, &original, is_client));
+        let initial = Level::initial(initial);
         let pace = Pace::of(&TransportConfig::default());
         Self {
             is_client,
@@ -201,6 +214,7 @@ impl Handshake {
             peer_cid,
             token: Vec::new(),
             retried: false,
+            closed: None,
             validated: false,
             peer: None,
             one_rtt: None,
@@ -317,8 +331,10 @@ impl Handshake {
             let source: Option<[u8; CID_LEN]> = header.source.try_into().ok();
             if kind == LongKind::Retry {
                 let from_first = header.source == self.original;
-                let token = header.token.to_vec();
-                self.on_retry(now, from_first, token);
+                if self.may_retry(from_first) {
+                    let token = header.token.to_vec();
+                    self.on_retry(now, &token);
+                }
                 return Ok(false);
             }
             let (packet, others) = rest.split_at_mut(packet_len);
@@ -343,21 +359,16 @@ impl Handshake {
 
     fn on_version_negotiation(&mut self, to: &[u8], offered: &[u8]) -> Result<(), HandshakeError> {
         let ours = VERSION.to_be_bytes();
-        let untouched = self.is_client && self.peer_cid.is_none() && to == self.local_cid;
+        // A closed server never says this: it comes from somebody else.
+        let untouched = self.is_client
+            && self.closed.is_none()
+            && self.peer_cid.is_none()
+            && to == self.local_cid;
         if untouched && offered.chunks_exact(4).all(|version| version != ours) {
             self.failed = true;
             return Err(HandshakeError::Version);
         }
         Ok(())
-    }
-
-    fn on_retry(&mut self, now: Timestamp, from_first: bool, token: Vec<u8>) {
-        if self.is_client && self.peer_cid.is_none() && !self.retried && from_first {
-            self.retried = true;
-            self.token = token;
-            self.rewind();
-            self.next_send = Some(now);
-        }
     }
 
     /// Begins another repetition of what the peer lacks.

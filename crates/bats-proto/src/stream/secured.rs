@@ -31,6 +31,7 @@ impl SecuredServer {
     ///
     /// Certificate or key cannot be used.
     pub fn new(config: &ServerConfig) -> Result<Self, ConnectError> {
+        config.transport.check_closed()?;
         let tls = Arc::new(tls_server(config, ALPN)?);
         Ok(Self { tls, transport: config.transport.clone() })
     }
@@ -60,6 +61,7 @@ impl Secured {
         server_name: &str,
         config: &ClientConfig,
     ) -> Result<Self, ConnectError> {
+        config.transport.check_closed()?;
         let (tls, name) = tls_client(config, server_name, ALPN)?;
         let tls = ClientConnection::new(Arc::new(tls), name)
             .map_err(|error| ConnectError::Configuration(error.to_string()))?;

@@ -153,6 +153,7 @@ def connect(
     max_message_size: Optional[int] = None,
     compression: Optional[int] = None,
     quic_datagrams: bool = False,
+    closed_key: Optional[bytes] = None,
     local: Optional[Tuple[str, int]] = None,
     timeout: Optional[float] = None,
 ) -> Connection:
@@ -166,11 +167,15 @@ def connect(
     ``compression`` is a level of Zstandard, 1 to 19, for each message; ``quic_datagrams`` has the
     messages of mode quic go as datagrams, each once or not at all. Both ends must want it: messages
     are sent as they are otherwise (``Connection.is_compressed``), and without agreement on
-    datagrams the connection fails."""
+    datagrams the connection fails.
+
+    ``closed_key`` is a key of 32 bytes that both ends need, beside whom they trust, in modes btp, brtp,
+    brctp and transparent: a listener with one answers whoever has it not nothing at all, and a
+    client with another key or none times out."""
     believed = trust(fingerprint, authorities, insecure)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
-        compression, quic_datagrams,
+        compression, quic_datagrams, closed_key,
     )
     endpoint = _native.Endpoint.client(local, chosen["mode"])
     operation = endpoint.connect(host, port, believed, chosen)
@@ -193,10 +198,11 @@ def listen(
     max_message_size: Optional[int] = None,
     compression: Optional[int] = None,
     quic_datagrams: bool = False,
+    closed_key: Optional[bytes] = None,
 ) -> Listener:
     """Listens; without certificate and key a certificate is made."""
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
-        compression, quic_datagrams,
+        compression, quic_datagrams, closed_key,
     )
     return Listener(_native.Endpoint.server((local_ip(host), port), identity(cert, key), chosen))

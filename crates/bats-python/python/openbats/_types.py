@@ -51,6 +51,7 @@ def options(
     max_message_size: Optional[int],
     compression: Optional[int],
     quic_datagrams: bool,
+    closed_key: Optional[bytes],
 ) -> dict:
     return {
         "mode": mode_number(mode),
@@ -63,6 +64,7 @@ def options(
         "max_message_size": max_message_size,
         "compression": compression,
         "quic_datagrams": quic_datagrams,
+        "closed_key": None if closed_key is None else bytes(memoryview(closed_key)),
     }
 
 

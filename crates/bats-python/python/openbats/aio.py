@@ -271,13 +271,14 @@ def connect(
     max_message_size: Optional[int] = None,
     compression: Optional[int] = None,
     quic_datagrams: bool = False,
+    closed_key: Optional[bytes] = None,
     local: Optional[Tuple[str, int]] = None,
 ) -> "_Begun[Connection]":
     """Connects to a server: to be awaited, or entered with ``async with``."""
     believed = trust(fingerprint, authorities, insecure)
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
-        compression, quic_datagrams,
+        compression, quic_datagrams, closed_key,
     )
 
     async def make() -> Connection:
@@ -304,11 +305,12 @@ def listen(
     max_message_size: Optional[int] = None,
     compression: Optional[int] = None,
     quic_datagrams: bool = False,
+    closed_key: Optional[bytes] = None,
 ) -> "_Begun[Listener]":
     """Listens: to be awaited, or entered with ``async with``."""
     chosen = options(
         mode, congestion, rate, goal, deadline, idle_timeout, keep_alive, max_message_size,
-        compression, quic_datagrams,
+        compression, quic_datagrams, closed_key,
     )
     files = identity(cert, key)
 

@@ -3,8 +3,10 @@
 
 use std::net::SocketAddr;
 
+use bats_proto::fuzzing::LyingClient;
 use bats_proto::wire::long_header::VERSION;
-use bats_proto::{Endpoint, Input, Output, Received, Timestamp, TransportConfig};
+use bats_proto::wire::parameters::TransportParameters;
+use bats_proto::{ClosedKey, Endpoint, Input, Output, Received, Timestamp, TransportConfig};
 use bats_sim::transfer::endpoints;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -13,6 +15,8 @@ use rand_chacha::ChaCha8Rng;
 const MIN_INITIAL: usize = 1_200;
 /// To each of two endpoints: a million in all.
 const DATAGRAMS: u32 = 500_000;
+/// Octets of the tokens of made-up first flights: none, a proof, a proof and a retry's token.
+const TOKENS: [usize; 3] = [0, 16, 56];
 
 /// Noise; every other one begins as a packet of ours does.
 fn noise(rng: &mut ChaCha8Rng, longest: usize) -> Vec<u8> {
@@ -61,6 +65,54 @@ fn noise_gets_no_answer_and_no_memory() {
         assert_eq!(stats.datagrams_dropped, u64::from(DATAGRAMS), "every one is counted");
         assert_eq!(endpoint.connection_count(), 0);
     }
+}
+
+/// What a scanner may send to a closed server: noise of any length, first flights as an open client
+/// sends them, with tokens that may pass for proofs, packets of other versions, and short headers.
+fn scan(rng: &mut ChaCha8Rng, flights: &[Vec<u8>; 3]) -> Vec<u8> {
+    match rng.next_u32() % 8 {
+        0..=2 => noise(rng, 1_500),
+        kind @ 3..=5 => {
+            let kind = kind as usize - 3;
+            let mut datagram = flights[kind].clone();
+            // Connection IDs of eight and of four octets, then the token behind its length.
+            rng.fill_bytes(&mut datagram[6..14]);
+            rng.fill_bytes(&mut datagram[15..19]);
+            rng.fill_bytes(&mut datagram[21..][..TOKENS[kind]]);
+            datagram
+        }
+        6 => {
+            let mut datagram = flights[0].clone();
+            rng.fill_bytes(&mut datagram[1..5]);
+            datagram
+        }
+        _ => {
+            let mut datagram = noise(rng, 1_500);
+            datagram[0] &= 0x7f;
+            datagram
+        }
+    }
+}
+
+#[test]
+fn a_closed_server_answers_a_million_strangers_nothing_and_takes_no_memory() {
+    let closed = Some(ClosedKey::new([1; 32]));
+    let [_, mut server] = endpoints(&TransportConfig { closed, ..TransportConfig::default() }, 1);
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    let parameters = TransportParameters::default().encode(0);
+    let flights = TOKENS.map(|len| LyingClient::new(1).first_flight(&parameters, &vec![0; len]));
+    for number in 0..2 * DATAGRAMS {
+        let mut datagram = scan(&mut rng, &flights);
+        let now = Timestamp::from_millis(1_000 + u64::from(number));
+        let (answered, allocations) = hear(&mut server, now, &mut datagram);
+        assert_eq!((answered, allocations), (0, 0), "datagram {number}: {datagram:02x?}");
+    }
+    let stats = server.endpoint_stats();
+    let counted = stats.datagrams_dropped + stats.strangers_ignored;
+    assert_eq!(counted, 2 * u64::from(DATAGRAMS), "every one is counted");
+    // Three in eight are first flights, one is of another version, and so is some noise.
+    assert!(stats.strangers_ignored > u64::from(DATAGRAMS), "{stats:?}");
+    assert_eq!(server.connection_count(), 0);
 }
 
 #[test]

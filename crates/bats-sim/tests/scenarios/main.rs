@@ -10,6 +10,7 @@ mod brctp;
 mod brtp_integrity;
 mod burst_loss;
 mod capture;
+mod closed;
 mod cubic_window;
 mod deadlines;
 mod delay_change;

@@ -86,6 +86,7 @@ impl Carriers {
             let text = "only mode 0 (BTP) has early data";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
+        config.transport.check_closed()?;
         if has_datagrams && config.transport.mode != Mode::Quic {
             return Err(ConnectError::Configuration(DATAGRAMS_OF_QUIC.to_owned()));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
-use openbats::{CongestionAlgorithm, Goal, TransportConfig};
+use openbats::{ClosedKey, CongestionAlgorithm, Goal, IdentityError, TransportConfig};
 
 use super::{Existing, GoalName, Options, TransportMode};
 use crate::carrier::udp;
@@ -208,6 +208,18 @@ fn check_mode(options: &Options) -> Result<(), clap::Error> {
     if options.deadline.is_some() && !is_timely {
         return Err(wrong("--deadline goes with modes 0 (btp) and 3 (transparent)"));
     }
+    if options.closed_key.is_some() {
+        if !options.mode.to_library().is_own() {
+            return Err(wrong(
+                "--closed-key goes with modes 0 (btp), 1 (brtp), 2 (brctp) and 3 (transparent)",
+            ));
+        }
+        if !options.baseline.is_empty() {
+            return Err(wrong(
+                "the kernel's TCP and UDP know no key: no --baseline with --closed-key",
+            ));
+        }
+    }
     let congestion = options.congestion.map(|congestion| congestion.0);
     if options.mode == TransportMode::Quic {
         if options.goal.is_some() {
@@ -300,6 +312,14 @@ pub(super) fn parse_format(text: &str) -> Result<String, String> {
 }
 
 impl Options {
+    /// The key of `--closed-key`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds no key.
+    pub(crate) fn read_closed_key(&self) -> Result<Option<ClosedKey>, IdentityError> {
+        self.closed_key.as_deref().map(openbats::read_closed_key).transpose()
+    }
+
     /// Limits and behaviour of the data connections of this side.
     pub(crate) fn transport(&self) -> TransportConfig {
         let goal = match self.goal {
@@ -344,6 +364,7 @@ impl Options {
             &mut self.pidfile,
             &mut self.certificate,
             &mut self.key,
+            &mut self.closed_key,
         ]
         .into_iter()
         .flatten()
@@ -444,6 +465,9 @@ mod tests {
             "-s --only-mode udp",
             "-c h --timestamps=%H:%M:%S",
             "-s --existing rename --directory /tmp --idle-timeout 60 --server-bitrate-limit 1G",
+            "-c h --closed-key k -m 3",
+            "-s --closed-key k --only-mode 2",
+            "-s --closed-key k -m 10",
             "--generate man",
         ] {
             let line = format!("bats_iperf {line}");
@@ -533,6 +557,13 @@ mod tests {
             "-c host -4 -6",
             "-c host --timestamps=%!",
             "-c host --length 10",
+            "-c host --closed-key",
+            "-c host --closed-key k -m tcp",
+            "-c host --closed-key k -m quic",
+            "-c host --closed-key k -u",
+            "-c host --closed-key k --baseline tcp",
+            "-s --closed-key k --only-mode 10",
+            "-s --closed-key k --only-mode udp",
             "-c host --existing rename",
             "-s --overwrite --existing rename",
             "-c host --generate man",

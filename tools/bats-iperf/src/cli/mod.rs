@@ -194,6 +194,12 @@ pub(crate) struct Options {
     #[arg(short = 'v', long, action = ArgAction::Version)]
     pub(crate) version: Option<bool>,
 
+    /// Speak only with who has the key in this file, too: 64 hexadecimal digits, as `openssl rand -hex
+    /// 32` makes them. A server with a key answers nobody else anything; a client without it gets no
+    /// answer. Modes 0 to 3, which a server with a key takes alone; no baselines.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) closed_key: Option<PathBuf>,
+
     // Client ----------------------------------------------------------------------------------
     /// Length of the test in seconds.
     #[arg(short, long, value_name = "SECONDS", default_value = "10", value_parser = parse_duration,

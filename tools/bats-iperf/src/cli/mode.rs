@@ -26,6 +26,9 @@ impl TransportMode {
     pub(crate) const TOGETHER: [Self; 6] =
         [Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent, Self::Tcp, Self::Quic];
 
+    /// Those of them that go with `--closed-key`.
+    pub(crate) const CLOSABLE: &[Self] = &[Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent];
+
     /// What carries its data.
     pub(crate) fn carrier(self) -> Carrier {
         if self == Self::Udp { Carrier::Udp } else { Carrier::Bats }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use openbats::{Endpoint, Trust, Wait};
+use openbats::{ClosedKey, Endpoint, Trust, Wait};
 
 use crate::carrier::Local;
 use crate::cli::Options;
@@ -36,6 +36,7 @@ struct Client<'a> {
     local: Local,
     remote: SocketAddr,
     trust: Trust,
+    closed: Option<ClosedKey>,
 }
 
 /// Runs the client to its end.
@@ -68,7 +69,8 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
     let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;
     let (device, dscp) = (options.bind_dev.clone(), options.code_point());
     let local = Local { ip: local_ip, device, dscp };
-    let client = Client { options, console, endpoint, host, local, remote, trust: trust(options)? };
+    let (trust, closed) = (trust(options)?, options.read_closed_key()?);
+    let client = Client { options, console, endpoint, host, local, remote, trust, closed };
     let output = Output::new(console.clone());
     text::banner().iter().for_each(|line| output.line(line));
     output.line(&format!("Connecting to host {host}, port {}", options.port - 1));

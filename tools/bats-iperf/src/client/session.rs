@@ -82,11 +82,15 @@ impl Client<'_> {
         remote: SocketAddr,
         transport: TransportConfig,
     ) -> Result<Connection> {
+        let closed = self.closed.clone();
+        let is_closed = closed.is_some();
+        let transport = TransportConfig { closed, ..transport };
         let options = ClientOptions::new(self.trust.clone()).transport(transport);
         let limit = self.options.connect_timeout;
         let nobody = || {
+            let with_key = if is_closed { ", with the same --closed-key" } else { "" };
             format!(
-                "no answer from {remote} within {} s: is a server running there?",
+                "no answer from {remote} within {} s: is a server running there{with_key}?",
                 limit.as_secs_f64()
             )
         };

@@ -22,6 +22,11 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
     {
         return Err(format!("this server takes mode {} only", mode.name()));
     }
+    if options.closed_key.is_some()
+        && (request.carrier != Carrier::Bats || !request.mode.to_library().is_own())
+    {
+        return Err("this server is closed: it takes modes 0 to 3, and no baselines".into());
+    }
     if !(1..=MAX_STREAMS).contains(&request.streams) {
         return Err(format!("1 to {MAX_STREAMS} streams are possible"));
     }
@@ -179,6 +184,25 @@ mod tests {
         assert_eq!(check(&brctp, &options("-m 1")), Ok(()));
         assert_eq!(check(&brctp, &options("--only-mode 2")), Ok(()));
         assert!(check(&brctp, &options("--only-mode 1")).unwrap_err().contains("BRTP only"));
+    }
+
+    #[test]
+    fn a_closed_server_takes_what_a_key_protects() {
+        let options = options("--closed-key k");
+        for mode in TransportMode::CLOSABLE {
+            assert_eq!(check(&request(|request, _| request.mode = *mode), &options), Ok(()));
+        }
+        for wrong in [
+            request(|request, _| request.mode = TransportMode::Tcp),
+            request(|request, _| request.mode = TransportMode::Quic),
+            request(|request, work| {
+                (request.carrier, request.mode) = (Carrier::Udp, TransportMode::Udp);
+                (work.length, work.bandwidth) = (1_000, 1_000_000);
+            }),
+            request(|request, _| request.carrier = Carrier::Tcp),
+        ] {
+            assert!(check(&wrong, &options).unwrap_err().contains("closed"), "{wrong:?}");
+        }
     }
 
     #[test]

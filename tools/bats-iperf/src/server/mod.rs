@@ -56,8 +56,12 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
     let (ip, _) = options.local_ip()?;
     let (port, reliable) = (options.port - 1, [TransportMode::Brtp]);
     let most = MAX_SESSIONS + SPARE;
-    let signalling = listen(options, ip, port, &identity, (control::transport(), &reliable, most))?;
+    let closed = options.read_closed_key()?;
+    let transport = TransportConfig { closed: closed.clone(), ..control::transport() };
+    let signalling = listen(options, ip, port, &identity, (transport, &reliable, most))?;
     let modes = match &options.only_mode {
+        // The others have no use for the key.
+        None if closed.is_some() => TransportMode::CLOSABLE,
         None => &TransportMode::TOGETHER[..],
         // Its streams come elsewhere; whoever comes here is sent away.
         Some(TransportMode::Udp) => &reliable[..],
@@ -68,7 +72,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
         ip,
         options.port,
         &identity,
-        (options.transport(), modes, MAX_CONNECTIONS),
+        (TransportConfig { closed, ..options.transport() }, modes, MAX_CONNECTIONS),
     )?;
     signals::watch(vec![signalling.clone(), data.clone()], console.clone())?;
     let _pidfile = options.pidfile.as_deref().map(PidFile::write).transpose()?;

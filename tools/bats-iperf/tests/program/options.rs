@@ -106,6 +106,43 @@ fn a_certificate_is_believed_if_its_authority_is_known() {
 }
 
 #[test]
+fn a_closed_server_answers_who_has_its_key() {
+    let scratch = Scratch::new("closed");
+    for (name, content) in
+        [("key", "1f".repeat(32)), ("other", "2e".repeat(32)), ("none", "x".into())]
+    {
+        fs::write(scratch.path(name), format!("{content}\n")).unwrap();
+    }
+    let port = free_port();
+    let _server = Server::start(port, &["--closed-key", &scratch.path("key")]);
+    // Its TCP port is nobody's.
+    drop(std::net::TcpListener::bind(("127.0.0.1", port)).unwrap());
+    let run = |key: &[&str], more: &[&str]| {
+        client(port, &[key, &["-t", "0.3", "-b", "1M", "--connect-timeout", "500"], more].concat())
+    };
+    let (key, other) = (scratch.path("key"), scratch.path("other"));
+    for mode in ["0", "1", "2", "3"] {
+        let output = run(&["--closed-key", &key], &["-m", mode, "--bidir"]);
+        assert!(output.status.success(), "{mode}: {}", text(&output.stderr));
+    }
+    for (with, words) in [(&["--closed-key", other.as_str()][..], "--closed-key?"), (&[], "there?")]
+    {
+        let output = run(with, &[]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = text(&output.stderr);
+        assert!(said.contains("no answer") && said.contains(words), "{said}");
+    }
+    for (name, words) in [("none", "64 hexadecimal digits"), ("missing", "cannot read")] {
+        let output = run(&["--closed-key", &scratch.path(name)], &[]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    }
+    let output = run(&["--closed-key", &key], &["-m", "quic"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("modes 0 (btp)"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn everything_comes_from_the_address_that_was_asked_for() {
     let options = ["-I", "127.0.0.2", "-t", "0.3", "-b", "1M", "--baseline", "tcp,udp"];
     let (_, events) = run(&["--json-stream"], &options);

@@ -1,0 +1,164 @@
+//! Closed mode: what follows from the key that an endpoint shares with its peers (ADR 0017).
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+
+use crate::config::ClosedKey;
+use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN, VERSION};
+
+/// Octets of a proof.
+pub(crate) const PROOF_LEN: usize = 16;
+
+/// Each use has a key of its own (BLAKE3, section 6.2).
+const FLIGHT_CONTEXT: &str = "openbats 2026-11 closed mode, proof of a first flight";
+const RETRY_CONTEXT: &str = "openbats 2026-11 closed mode, proof of a retry";
+const LEVEL_CONTEXT: &str = "openbats 2026-11 closed mode, keys of the first level";
+
+/// Keys derived from the shared one.
+#[derive(Clone)]
+pub(crate) struct ClosedSecrets {
+    flight: [u8; 32],
+    retry: [u8; 32],
+    level: [u8; 32],
+}
+
+impl core::fmt::Debug for ClosedSecrets {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ClosedSecrets")
+    }
+}
+
+impl ClosedSecrets {
+    pub(crate) fn new(key: &ClosedKey) -> Self {
+        let derive = |context| blake3::derive_key(context, key.octets());
+        Self {
+            flight: derive(FLIGHT_CONTEXT),
+            retry: derive(RETRY_CONTEXT),
+            level: derive(LEVEL_CONTEXT),
+        }
+    }
+
+    /// What a client puts in front of its token: it has the key. One block of the hash, because a
+    /// server computes it for every stranger.
+    pub(crate) fn proof(
+        &self,
+        destination: &[u8; ORIGINAL_CID_LEN],
+        source: &[u8; CID_LEN],
+    ) -> [u8; PROOF_LEN] {
+        let mut message = [0; 4 + ORIGINAL_CID_LEN + CID_LEN];
+        message[..4].copy_from_slice(&VERSION.to_be_bytes());
+        message[4..][..ORIGINAL_CID_LEN].copy_from_slice(destination);
+        message[4 + ORIGINAL_CID_LEN..].copy_from_slice(source);
+        first_half(blake3::keyed_hash(&self.flight, &message))
+    }
+
+    /// The token behind the proof, if the proof is right; the comparison takes the same time
+    /// wherever they differ.
+    pub(crate) fn behind_proof<'a>(
+        &self,
+        destination: &[u8; ORIGINAL_CID_LEN],
+        source: &[u8; CID_LEN],
+        token: &'a [u8],
+    ) -> Option<&'a [u8]> {
+        let (proof, rest) = token.split_at_checked(PROOF_LEN)?;
+        verify_slices_are_equal(&self.proof(destination, source), proof).ok().map(|()| rest)
+    }
+
+    /// What a server puts behind the token of a retry: only who has the key can have a client begin
+    /// again.
+    pub(crate) fn retry_proof(
+        &self,
+        original: &[u8; ORIGINAL_CID_LEN],
+        client: &[u8; CID_LEN],
+        token: &[u8],
+    ) -> [u8; PROOF_LEN] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.retry);
+        hasher.update(&VERSION.to_be_bytes()).update(original).update(client).update(token);
+        first_half(hasher.finalize())
+    }
+
+    /// The token in front of the proof of a retry, if the proof is right.
+    pub(crate) fn before_retry_proof<'a>(
+        &self,
+        original: &[u8; ORIGINAL_CID_LEN],
+        client: &[u8; CID_LEN],
+        retry: &'a [u8],
+    ) -> Option<&'a [u8]> {
+        let (token, proof) = retry.split_at_checked(retry.len().checked_sub(PROOF_LEN)?)?;
+        let right = self.retry_proof(original, client, token);
+        verify_slices_are_equal(&right, proof).ok().map(|()| token)
+    }
+
+    /// What stands for the connection ID where the keys of the first level are derived.
+    pub(crate) fn keying_material(&self, destination: &[u8]) -> [u8; 32] {
+        *blake3::keyed_hash(&self.level, destination).as_bytes()
+    }
+}
+
+fn first_half(hash: blake3::Hash) -> [u8; PROOF_LEN] {
+    let mut half = [0; PROOF_LEN];
+    half.copy_from_slice(&hash.as_bytes()[..PROOF_LEN]);
+    half
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secrets(octet: u8) -> ClosedSecrets {
+        ClosedSecrets::new(&ClosedKey::new([octet; 32]))
+    }
+
+    #[test]
+    fn a_proof_is_good_for_its_key_and_its_connection_ids() {
+        let (ours, theirs) = (secrets(1), secrets(2));
+        let mut token = ours.proof(&[3; 8], &[4; 4]).to_vec();
+        assert_eq!(ours.behind_proof(&[3; 8], &[4; 4], &token), Some(&[][..]));
+        token.extend_from_slice(b"token");
+        assert_eq!(ours.behind_proof(&[3; 8], &[4; 4], &token), Some(&b"token"[..]));
+        assert_eq!(theirs.behind_proof(&[3; 8], &[4; 4], &token), None);
+        assert_eq!(ours.behind_proof(&[5; 8], &[4; 4], &token), None);
+        assert_eq!(ours.behind_proof(&[3; 8], &[5; 4], &token), None);
+        assert_eq!(ours.behind_proof(&[3; 8], &[4; 4], &token[..15]), None);
+        assert_eq!(ours.behind_proof(&[3; 8], &[4; 4], &[]), None);
+        for bit in 0..PROOF_LEN * 8 {
+            let mut forged = token.clone();
+            forged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(ours.behind_proof(&[3; 8], &[4; 4], &forged), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_retry_is_proved_with_its_token() {
+        let (ours, theirs) = (secrets(1), secrets(2));
+        let mut retry = b"token".to_vec();
+        retry.extend_from_slice(&ours.retry_proof(&[3; 8], &[4; 4], b"token"));
+        assert_eq!(ours.before_retry_proof(&[3; 8], &[4; 4], &retry), Some(&b"token"[..]));
+        assert_eq!(theirs.before_retry_proof(&[3; 8], &[4; 4], &retry), None);
+        assert_eq!(ours.before_retry_proof(&[5; 8], &[4; 4], &retry), None);
+        assert_eq!(ours.before_retry_proof(&[3; 8], &[5; 4], &retry), None);
+        for octet in 0..retry.len() {
+            let mut forged = retry.clone();
+            forged[octet] ^= 1;
+            assert_eq!(ours.before_retry_proof(&[3; 8], &[4; 4], &forged), None, "octet {octet}");
+        }
+        assert_eq!(ours.before_retry_proof(&[3; 8], &[4; 4], &[]), None);
+        // The proof of a flight is none of a retry: each has a key of its own.
+        let flight = ours.proof(&[3; 8], &[4; 4]);
+        assert_eq!(ours.before_retry_proof(&[3; 8], &[4; 4], &flight), None);
+    }
+
+    #[test]
+    fn keys_of_the_first_level_follow_from_key_and_connection_id() {
+        let material = secrets(1).keying_material(&[3; 8]);
+        assert_eq!(material, secrets(1).keying_material(&[3; 8]));
+        assert_ne!(material, secrets(2).keying_material(&[3; 8]));
+        assert_ne!(material, secrets(1).keying_material(&[4; 8]));
+    }
+
+    #[test]
+    fn nothing_of_a_key_is_printed() {
+        let key = ClosedKey::new([0xab; 32]);
+        let text = format!("{key:?} {:?}", ClosedSecrets::new(&key));
+        assert_eq!(text, "ClosedKey(..) ClosedSecrets");
+    }
+}

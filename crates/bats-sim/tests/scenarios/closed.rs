@@ -1,0 +1,101 @@
+//! Closed mode costs no round trip, survives the loss that an open handshake survives, and serves
+//! relays and their sessions alike.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bats_netem::{LinkConfig, Loss};
+use bats_proto::{ClientConfig, CloseReason, ClosedKey, Event, PeerTrust, TransportConfig};
+use bats_sim::delays::Delays;
+use bats_sim::messages::{Messages, MessagesOutcome};
+use bats_sim::network::{Host, Network};
+use bats_sim::transfer::endpoints;
+
+const SEEDS: u64 = 200;
+
+fn transport(octet: u8) -> TransportConfig {
+    TransportConfig { closed: Some(ClosedKey::new([octet; 32])), ..TransportConfig::default() }
+}
+
+fn path(loss: f64) -> LinkConfig {
+    LinkConfig {
+        rate_bps: Some(10_000_000),
+        queue_bytes: Some(40_000),
+        delay: Duration::from_millis(15),
+        frame_overhead: 42,
+        loss: Loss::Iid(loss),
+        ..LinkConfig::default()
+    }
+}
+
+fn echoes(hops: usize, loss: f64, transport: TransportConfig, seed: u64) -> MessagesOutcome {
+    let run = Messages {
+        hops: vec![path(loss); hops],
+        transport,
+        size: 100,
+        interval: Duration::from_millis(10),
+        count: 20,
+        warm_up: 0,
+        echo: true,
+        seed,
+    };
+    run.run()
+}
+
+#[test]
+fn the_first_message_takes_no_longer_than_at_an_open_server() {
+    let first = |transport| echoes(1, 0.0, transport, 1).first.expect("connected").as_secs_f64();
+    let (closed, open) = (first(transport(1)), first(TransportConfig::default()));
+    // A token of 16 octets is what it takes.
+    assert!((closed - open).abs() < 0.000_1, "{closed} and {open} s");
+}
+
+#[test]
+fn thirty_per_cent_loss_both_ways() {
+    let mut delays = Delays::default();
+    for seed in 0..SEEDS {
+        let outcome = echoes(1, 0.3, transport(1), seed);
+        delays.add(outcome.first.unwrap_or_else(|| panic!("seed {seed}: not connected")));
+        assert_eq!((outcome.arrived, outcome.wrong), (20, 0), "seed {seed}");
+    }
+    let [p50, p99, max] =
+        [50.0, 99.0, 100.0].map(|percent| delays.percentile(percent).expect("some").as_secs_f64());
+    println!("p50 {p50:.3}, p99 {p99:.3}, max {max:.3} s");
+    assert!(p50 <= 0.1 && p99 <= 1.0 && max <= 5.0, "p50 {p50}, p99 {p99}, max {max} s");
+}
+
+#[test]
+fn a_session_across_relays_whose_links_are_closed_too() {
+    for loss in [0.0, 0.1] {
+        let outcome = echoes(3, loss, transport(1), 1);
+        assert!(outcome.first.is_some(), "connected");
+        assert_eq!((outcome.arrived, outcome.wrong), (20, 0), "{loss}");
+    }
+}
+
+#[test]
+fn a_client_with_another_key_or_none_hears_nothing_and_says_so() {
+    for theirs in [transport(2), TransportConfig::default()] {
+        let links = [path(0.0), path(0.0)];
+        let mut network = Network::new(endpoints(&transport(1), 1), links, 1);
+        let config = ClientConfig {
+            trust: PeerTrust::DangerousAcceptAny,
+            identity: None,
+            transport: Arc::new(theirs),
+        };
+        let now = network.now();
+        let client = network.endpoint(Host::Client);
+        let handle = client.connect(now, Host::Server.address(), "server", config).unwrap();
+        network.touch(Host::Client);
+        let until = now + Duration::from_secs(15);
+        while network.now() < until {
+            network.step(until);
+        }
+        let timed_out = Event::Closed(CloseReason::HandshakeTimeout);
+        assert_eq!(network.events, [(Host::Client, handle, timed_out)]);
+        let stats = network.endpoint(Host::Server).endpoint_stats();
+        assert!(stats.strangers_ignored > 3);
+        assert_eq!(stats.strangers_ignored, stats.datagrams_received);
+        assert_eq!(network.endpoint(Host::Client).endpoint_stats().datagrams_received, 0);
+    }
+}
