@@ -199,6 +199,7 @@ mod tests {
             let datagram = [first, 1, 2, 3, 4, 1, 8, 1, 9, 0];
             let header = decode(&datagram).unwrap();
             assert_eq!((header.version, header.destination), (0x0102_0304, &[8][..]));
+            assert_eq!((header.kind, header.packet_len), (LongKind::Initial, datagram.len()));
         }
     }
 
