@@ -125,7 +125,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_plain_set(
-            operations in prop::collection::vec((0u8..4, 0u64..400), 0..80),
+            operations in prop::collection::vec((0u8..5, 0u64..400), 0..80),
             from in 0u64..450,
             span in 0u64..450,
         ) {
@@ -136,6 +136,9 @@ mod tests {
                 if kind == 0 {
                     floor = floor.max(number / 4);
                     set.release_below(floor);
+                } else if kind == 1 && number >= floor {
+                    set.remove(number);
+                    plain.remove(&number);
                 } else if number >= floor {
                     set.insert(number);
                     plain.insert(number);
