@@ -306,6 +306,16 @@ mod tests {
             let made: String = symbol.iter().map(|octet| format!("{octet:02x}")).collect();
             assert_eq!(made, sealed, "{number}");
         }
+        // The simulator's: the same layout with the stand-in's checksum.
+        for (is_client, label) in [(false, 0x5eed), (true, 0x5eee)] {
+            let mut symbol = [0; 5 + SYMBOL_OVERHEAD];
+            SymbolKeys::plain(is_client).seal.seal(7, &mut symbol, |octets| {
+                octets.copy_from_slice(b"hello");
+                5
+            });
+            let tag = PlainKey::new(label).tag(7, &[0, 5], b"hello");
+            assert_eq!(symbol, *[&[0, 5], &b"hello"[..], &tag].concat());
+        }
     }
 
     #[test]
