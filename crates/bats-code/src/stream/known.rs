@@ -157,6 +157,16 @@ mod tests {
     }
 
     #[test]
+    fn trimming_frees_what_was_released() {
+        let mut set = KnownSet::default();
+        set.insert(100_000);
+        set.release_below(99_990);
+        set.trim();
+        assert!(set.words.capacity() < 10);
+        assert!(set.contains(100_000) && !set.contains(99_999));
+    }
+
+    #[test]
     fn the_last_numbers() {
         let mut set = KnownSet::default();
         set.release_below(u64::MAX - 10);

@@ -243,7 +243,7 @@ mod tests {
             assert_eq!(BatchRank::decode(&mut Reader::new(&octets)), None);
         }
         // Only the low bits of a BID are written.
-        let octets = written(&BatchRank { first: 0x1_00_0005, ..report(vec![]) }, 100);
+        let octets = written(&BatchRank { first: 0x0100_0005, ..report(vec![]) }, 100);
         assert_eq!(octets[16..], [5, 0]);
     }
 }
