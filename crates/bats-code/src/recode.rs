@@ -293,9 +293,14 @@ mod tests {
     /// Short packets take one product, long ones three: what fits both ways must be the same.
     #[test]
     fn payloads_of_any_length_are_their_combinations() {
-        for lens in
-            [[1, 1, 1], [64, 64, 64], [1472, 1471, 9], [1473, 1473, 1473], [3000, 100, 1500]]
-        {
+        for lens in [
+            [1, 1, 1],
+            [64, 64, 64],
+            [1400, 700, 30],
+            [1472, 1471, 9],
+            [1473, 1473, 1473],
+            [3000, 100, 1500],
+        ] {
             let longest = lens[0];
             let payloads: Vec<Vec<u8>> =
                 (lens.iter().zip(1usize..)).map(|(&len, i)| vec![i as u8 * 37; len]).collect();
@@ -319,6 +324,18 @@ mod tests {
                 assert_eq!(made[longest], 9, "nothing is written behind the payload");
             }
         }
+    }
+
+    /// Batch after batch needs no new memory.
+    #[test]
+    fn rows_of_a_whole_batch_are_kept_for_the_next() {
+        let mut recoder = Recoder::new(1408);
+        for index in 0..BATCH_SIZE {
+            assert!(recoder.push(&unit_vector(index).unwrap(), &[1; 1408]));
+        }
+        let held: usize = recoder.packets.iter().map(AlignedRow::bytes).sum();
+        recoder.clear();
+        assert_eq!(recoder.pool.free_bytes(), held);
     }
 
     #[test]
@@ -370,5 +387,12 @@ mod tests {
             Err(RecodeError::OutputSize)
         );
         assert_eq!(unit_vector(16), None);
+        for (error, words) in [
+            (RecodeError::Empty, "no packet"),
+            (RecodeError::Coefficients, "coefficient"),
+            (RecodeError::OutputSize, "shorter"),
+        ] {
+            assert!(error.to_string().contains(words), "{error}");
+        }
     }
 }

@@ -120,11 +120,7 @@ impl RowPool {
         }
         let capacity = len.next_power_of_two();
         let class = (capacity / ALIGNMENT).trailing_zeros() as usize;
-        if class >= SMALL_CLASSES || capacity >= self.largest {
-            (SMALL_CLASSES, self.largest)
-        } else {
-            (class, capacity)
-        }
+        if class >= SMALL_CLASSES { (SMALL_CLASSES, self.largest) } else { (class, capacity) }
     }
 
     /// A row of `len` octets of unspecified content; the padding is zero. `len` is cut to the
@@ -151,6 +147,12 @@ impl RowPool {
         let len = row.as_slice().len();
         row.as_mut_slice().copy_from_slice(&content[..len]);
         row
+    }
+
+    /// Octets of the rows kept for reuse.
+    #[cfg(test)]
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.free_bytes
     }
 
     /// Frees the rows kept for reuse.
@@ -207,5 +209,49 @@ mod tests {
     fn a_length_beyond_the_largest_is_cut() {
         let mut pool = RowPool::new(100, 0);
         assert_eq!(pool.copy_of(&[7; 1000]).as_slice().len(), 128);
+    }
+
+    /// A row has the octets of its class, and 63 to begin at an aligned one.
+    #[test]
+    fn rows_are_as_long_as_their_class() {
+        for (largest, len, capacity) in [
+            (1408, 0, 64),
+            (1408, 64, 64),
+            (1408, 65, 128),
+            (1408, 704, 1024),
+            (1408, 705, 1408),
+            (1408, 9999, 1408),
+            (100_000, 8192, 8192),
+            (100_000, 8193, 100_032),
+            (1, 1, 64),
+            (0, 1, 64),
+        ] {
+            let mut pool = RowPool::new(largest, 0);
+            let row = pool.take(len);
+            assert_eq!(
+                (row.capacity(), row.bytes()),
+                (capacity, capacity + 63),
+                "{len} of {largest}"
+            );
+        }
+    }
+
+    #[test]
+    fn rows_are_kept_up_to_the_limit_in_their_class() {
+        let of_64 = 64 + 63;
+        let mut pool = RowPool::new(1408, 2 * of_64);
+        let rows: Vec<_> = (0..3).map(|_| pool.take(10)).collect();
+        rows.into_iter().for_each(|row| pool.give(row));
+        assert_eq!((pool.free_bytes, pool.free[0].len()), (2 * of_64, 2));
+        let row = pool.take(64);
+        assert_eq!((pool.free_bytes, pool.free[0].len()), (of_64, 1));
+        // A row of another class is not taken for it, and one of another pool is not kept.
+        assert_eq!(pool.take(65).capacity(), 128);
+        assert_eq!(pool.free_bytes, of_64);
+        pool.give(row);
+        assert_eq!(pool.free_bytes, 2 * of_64);
+        pool.trim();
+        pool.give(RowPool::new(192, 0).take(192));
+        assert_eq!(pool.free_bytes, 0);
     }
 }

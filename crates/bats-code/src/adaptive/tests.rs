@@ -200,3 +200,14 @@ fn limits() {
     assert!(plan.mean_packets(MAX_RANK) <= MAX_PACKETS as f64 + 1.0);
     assert_eq!(RecodingPlan::adaptive(&[1.0], loss, 5.0).unwrap().packets(0, 0), 0);
 }
+
+#[test]
+fn errors_name_what_was_wrong() {
+    for (error, words) in [
+        (AdaptiveError::Loss, "loss"),
+        (AdaptiveError::Ranks, "rank"),
+        (AdaptiveError::Budget, "budget"),
+    ] {
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}

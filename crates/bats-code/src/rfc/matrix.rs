@@ -169,5 +169,8 @@ mod tests {
         assert_eq!(store.bytes(), RowStore::size(130, 10));
         assert!((0..130).all(|row| store.row(row).as_ptr().align_offset(ALIGNMENT) == 0));
         assert_eq!(store.len(), 130);
+        // Slabs never grow: what stands in them does not move.
+        let slab = RowStore::slab_size(store.stride);
+        assert!(store.slabs.iter().all(|(octets, _)| octets.capacity() <= slab));
     }
 }

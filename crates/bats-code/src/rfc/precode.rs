@@ -122,7 +122,8 @@ impl Precode {
         let mut members: Vec<Vec<u32>> = (0..l).map(|check| [outside + check].into()).collect();
         for i in 0..outside {
             let a = i % l;
-            let step = if l > 1 { i / l % (l - 1) + 1 } else { 0 };
+            // There are two checks at least, also for one source packet.
+            let step = i / l % (l - 1) + 1;
             let mut checks = [a, (a + step) % l, (a + 2 * step) % l];
             checks.sort_unstable();
             // Pairs cancel, so that one or three of the same are one.

@@ -237,6 +237,23 @@ mod tests {
         }
     }
 
+    /// A symbol of up to 64 octets has a row of 127.
+    #[test]
+    fn released_symbols_take_no_memory() {
+        let mut encoder = StreamEncoder::new(200, 42);
+        for number in 0..5 {
+            assert_eq!(encoder.push(&[1; 60]), Ok(number));
+        }
+        for (below, left) in [(0, 5), (2, 3), (1, 3), (4, 1), (9, 0)] {
+            encoder.release_below(below);
+            let first = 5 - left as u64;
+            assert_eq!(
+                (encoder.first(), encoder.next(), encoder.bytes_held()),
+                (first, 5, left * 127)
+            );
+        }
+    }
+
     #[test]
     fn columns_of_several_batches_at_once_are_those_of_single_calls() {
         for len in [1_usize, 63, 64, 65, 128, 191, 700] {

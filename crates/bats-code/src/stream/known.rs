@@ -125,7 +125,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_plain_set(
-            operations in prop::collection::vec((0u8..4, 0u64..400), 0..80),
+            operations in prop::collection::vec((0u8..5, 0u64..400), 0..80),
             from in 0u64..450,
             span in 0u64..450,
         ) {
@@ -136,6 +136,9 @@ mod tests {
                 if kind == 0 {
                     floor = floor.max(number / 4);
                     set.release_below(floor);
+                } else if kind == 1 && number >= floor {
+                    set.remove(number);
+                    plain.remove(&number);
                 } else if number >= floor {
                     set.insert(number);
                     plain.insert(number);
@@ -151,6 +154,16 @@ mod tests {
             set.for_each_unknown(from, end, |n| all.push(n));
             prop_assert_eq!(all, (from..end).filter(|&n| !known(n)).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn trimming_frees_what_was_released() {
+        let mut set = KnownSet::default();
+        set.insert(100_000);
+        set.release_below(99_990);
+        set.trim();
+        assert!(set.words.capacity() < 10);
+        assert!(set.contains(100_000) && !set.contains(99_999));
     }
 
     #[test]

@@ -69,3 +69,47 @@ impl Controller for Fixed {
         if self.rate == u64::MAX { "none" } else { "fixed" }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::testing;
+
+    fn ack(millis: u64, cumulative_sent: u64, smoothed_rtt: Duration) -> AckSample {
+        let at = Timestamp::from_millis(millis);
+        AckSample { cumulative_sent, smoothed_rtt, ..testing::ack(at, at, 1, 0) }
+    }
+
+    #[test]
+    fn a_given_rate_is_kept_with_three_round_trips_in_flight() {
+        let mut fixed = Fixed::at_rate(1_000_000);
+        assert_eq!((fixed.pacing_rate(), fixed.bandwidth()), (1_000_000, 1_000_000));
+        assert_eq!((fixed.window(), fixed.state()), (300_000, "fixed"));
+        fixed.on_ack(&ack(1_000, 0, Duration::from_millis(200)));
+        assert_eq!(fixed.window(), 600_000);
+        // A tenth of a second at least, and 64 KiB.
+        fixed.on_ack(&ack(2_000, 9_000_000, Duration::from_millis(1)));
+        assert_eq!((fixed.window(), fixed.bandwidth()), (100_000, 1_000_000));
+        assert_eq!(Fixed::at_rate(0).window(), 65_536);
+        assert_eq!(Fixed::at_rate(0).pacing_rate(), 1);
+        assert_eq!(fixed.queue_delay(), Duration::ZERO);
+    }
+
+    #[test]
+    fn without_a_rate_what_arrives_is_measured() {
+        let mut fixed = Fixed::unlimited();
+        assert_eq!((fixed.window(), fixed.pacing_rate()), (67_108_864, u64::MAX));
+        assert_eq!((fixed.bandwidth(), fixed.state()), (1_000_000, "none"));
+        for (millis, sent, bandwidth) in [
+            (1_000, 500_000, 1_000_000),
+            // Not long enough to say anything.
+            (1_009, 545_000, 1_000_000),
+            (1_010, 550_000, 5_000_000),
+            (1_030, 590_000, 2_000_000),
+            (1_040, 590_001, 1_000_000),
+        ] {
+            fixed.on_ack(&ack(millis, sent, Duration::from_millis(20)));
+            assert_eq!(fixed.bandwidth(), bandwidth, "{millis}");
+        }
+    }
+}

@@ -84,6 +84,16 @@ mod tests {
         }
         assert_eq!("fixed:25M".parse(), Ok(fixed));
         assert_eq!("fixed:25000k".parse(), Ok(fixed));
+        for (text, bits_per_second) in [
+            ("1", 1),
+            ("1K", 1_000),
+            ("2m", 2_000_000),
+            ("3G", 3_000_000_000),
+            ("3g", 3_000_000_000),
+        ] {
+            let fixed = CongestionAlgorithm::FixedRate { bits_per_second };
+            assert_eq!(format!("fixed:{text}").parse(), Ok(fixed));
+        }
     }
 
     #[test]

@@ -108,4 +108,42 @@ mod tests {
         }
         assert!(burst < 125_000_000 / 1_000, "{burst}");
     }
+
+    /// A quarter of a millisecond, but two packets at least and what one call takes at most.
+    #[test]
+    fn a_burst_has_its_length_to_the_octet() {
+        let now = Timestamp::from_millis(1_000);
+        for (rate, burst) in [(1_000_000, 2_944), (100_000_000, 25_000), (1_000_000_000, 65_536)] {
+            let mut pacer = Pacer::new(rate);
+            assert_eq!(pacer.next_send_time(now, burst), None);
+            assert_eq!(pacer.next_send_time(now, burst + 1), Some(now));
+            pacer.on_sent(now, burst);
+            let drained = now + Duration::from_nanos(burst * 1_000_000_000 / rate);
+            assert_eq!(pacer.next_send_time(now, 1), Some(drained));
+        }
+    }
+
+    #[test]
+    fn two_milliseconds_are_made_up_for_and_no_more() {
+        let mut pacer = Pacer::new(1_000_000);
+        let start = Timestamp::from_millis(1_000);
+        pacer.on_sent(start, 1_000);
+        let drained = start + Duration::from_millis(1);
+        for (late, burst) in [(2_000, 4_944), (2_001, 2_944)] {
+            let now = drained + Duration::from_micros(late);
+            assert_eq!(pacer.next_send_time(now, burst), None);
+            assert_eq!(pacer.next_send_time(now, burst + 1), Some(now));
+        }
+    }
+
+    #[test]
+    fn rates_have_their_ends() {
+        let now = Timestamp::from_millis(1_000);
+        let mut pacer = Pacer::new(u64::MAX);
+        pacer.on_sent(now, u64::MAX);
+        assert_eq!(pacer.next_send_time(now, u64::MAX), None);
+        pacer.set_rate(0);
+        pacer.on_sent(now, 2_944);
+        assert_eq!(pacer.next_send_time(now, 1), Some(now + Duration::from_secs(2_944)));
+    }
 }

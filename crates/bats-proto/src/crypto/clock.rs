@@ -39,3 +39,23 @@ impl TimeProvider for ToldTime {
         Some(self.now())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_what_was_told_last_and_never_earlier() {
+        let start = Timestamp::from_millis(5_000);
+        let clock = ToldTime::new(Duration::from_secs(1_000), start);
+        let seconds = |clock: &ToldTime| clock.now().as_secs();
+        assert_eq!(seconds(&clock), 1_000);
+        clock.tell(start + Duration::from_millis(2_999));
+        assert_eq!(seconds(&clock), 1_002);
+        clock.tell(start + Duration::from_millis(3_000));
+        assert_eq!(seconds(&clock), 1_003);
+        clock.tell(start + Duration::from_millis(1_000));
+        assert_eq!(seconds(&clock), 1_003);
+        assert_eq!(clock.current_time().map(|time| time.as_secs()), Some(1_003));
+    }
+}

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use bats_types::Timestamp;
 use rustls::server::StoresServerSessions as _;
 
-use super::session::{ClientTls, ServerTls, Session};
+use super::session::{ClientTls, ServerTls, Session, Unlocked, initial_keys, plain_keys};
 use super::tickets::MAX_SESSIONS;
-use super::{SessionStore, fingerprint, generate_identity};
+use super::{
+    DirectionalKeys, Keys, PacketKey, SessionStore, TAG_LEN, fingerprint, generate_identity,
+};
 use crate::config::{
     ClientConfig, Mode, PeerTrust, Resumption, Security, ServerConfig, TransportConfig,
 };
@@ -97,7 +99,7 @@ fn meet(ends: &Ends, tamper: impl FnOnce(&mut Vec<u8>)) -> (bool, Session, Sessi
 fn a_ticket_is_taken_as_it_is_or_not_at_all() {
     let ends = Ends::new();
     let (done, client, server) = meet(&ends, |_| {});
-    assert!(done && !client.is_resumed() && ends.store.len() == 2);
+    assert!(done && !client.is_resumed() && ends.store.len() == 2 && !ends.store.is_empty());
     assert!(server.early_keys().is_none());
 
     let (done, client, server) = meet(&ends, |_| {});
@@ -115,6 +117,7 @@ fn a_ticket_is_taken_as_it_is_or_not_at_all() {
         (1, false),
     ] {
         ends.store.clear();
+        assert!(ends.store.is_empty());
         assert!(meet(&ends, |_| {}).0);
         let (done, client, server) = meet(&ends, |hello| {
             let at = hello.len() - from_end;
@@ -157,4 +160,134 @@ fn sessions_that_made_room_are_counted() {
     assert_eq!(server.sessions_displaced(), 0, "at the limit");
     assert!(parts.sessions.put(vec![1], vec![7]) && parts.sessions.put(vec![2], vec![7]));
     assert_eq!(server.sessions_displaced(), 2, "beyond it");
+}
+
+/// A sealed payload.
+fn sealed(key: &PacketKey) -> Vec<u8> {
+    let mut packet = vec![7; 3 + TAG_LEN];
+    key.seal_in_place(5, b"header", &mut packet, 3);
+    packet
+}
+
+/// Whether what one seals the other opens.
+fn opens(seal: &PacketKey, open: &PacketKey) -> bool {
+    let opened = open.open_in_place(5, b"header", &mut sealed(seal));
+    assert!(opened.is_none_or(|len| len == 3));
+    opened.is_some()
+}
+
+fn match_each_other(client: &Keys, server: &Keys) -> bool {
+    opens(&client.local.packet, &server.remote.packet)
+        && opens(&server.local.packet, &client.remote.packet)
+        && !opens(&client.local.packet, &client.remote.packet)
+}
+
+/// The handshake of simulations: flights as long as those of TLS, which may arrive in pieces.
+#[test]
+fn the_stand_in_shakes_hands_as_tls_does() {
+    fn write(session: &mut Session) -> (Vec<u8>, Option<Unlocked>) {
+        let mut out = Vec::new();
+        let unlocked = session.write(&mut out);
+        (out, unlocked)
+    }
+
+    /// Hands over a flight, of which all but the last octet unlocks nothing.
+    fn read(session: &mut Session, flight: &[u8]) {
+        assert!(!session.is_done() && session.symbol_keys().is_none());
+        let (last, before) = flight.split_last().unwrap();
+        session.read(NOW, before).unwrap();
+        let (out, unlocked) = write(session);
+        assert!(out.is_empty() && unlocked.is_none() && !session.is_done());
+        session.read(NOW, &[*last]).unwrap();
+    }
+
+    let mut client = ClientTls::Plain.start(vec![1, 2]).unwrap();
+    let mut server = ServerTls::Plain.start(vec![3], false).unwrap();
+    let (hello, None) = write(&mut client) else { panic!("no keys yet") };
+    assert_eq!((hello.len(), server.peer_parameters()), (280, None));
+    read(&mut server, &hello);
+    let (hello, Some(Unlocked::Handshake(servers))) = write(&mut server) else { panic!("keys") };
+    let (flight, Some(Unlocked::OneRtt(servers_data))) = write(&mut server) else { panic!("keys") };
+    assert_eq!((hello.len(), flight.len()), (96, 800));
+    read(&mut client, &hello);
+    let (nothing, Some(Unlocked::Handshake(clients))) = write(&mut client) else { panic!("keys") };
+    assert!(nothing.is_empty());
+    read(&mut client, &flight);
+    let (finished, Some(Unlocked::OneRtt(clients_data))) = write(&mut client) else {
+        panic!("keys")
+    };
+    assert_eq!(finished.len(), 36);
+    read(&mut server, &finished);
+    assert!(match_each_other(&clients, &servers));
+    assert!(match_each_other(&clients_data, &servers_data));
+    assert!(!opens(&clients.local.packet, &servers_data.remote.packet));
+
+    assert!(client.is_done() && server.is_done());
+    assert_eq!(client.peer_parameters(), Some(&[3][..]));
+    assert_eq!(server.peer_parameters(), Some(&[1, 2][..]));
+    assert!(!client.is_resumed() && !client.is_early_accepted());
+    assert!(client.peer_fingerprint().is_none() && client.early_keys().is_none());
+
+    let mut content = Vec::new();
+    let (mut clients, mut servers) = (client.symbol_keys().unwrap(), server.symbol_keys().unwrap());
+    let mut symbol = [0; 40];
+    assert!(clients.seal.seal(1, &mut symbol, |octets| octets.len()) > 0);
+    assert!(servers.open.open(1, &symbol, &mut content));
+    assert!(!clients.open.open(1, &symbol, &mut content));
+
+    for generation in 1..4 {
+        let (seal, open) = client.next_keys().unwrap();
+        let (servers_seal, servers_open) = server.next_keys().unwrap();
+        assert!(opens(&seal, &servers_open) && opens(&servers_seal, &open));
+        assert!(opens(&seal, &plain_keys(8 + generation, false).remote.packet));
+    }
+}
+
+#[test]
+fn the_stand_in_takes_no_more_than_a_handshake() {
+    let server = || ServerTls::Plain.start(vec![], false).unwrap();
+    let most = 280 + 96 + 800 + 36;
+    assert!(server().read(NOW, &vec![0; most]).is_ok());
+    assert!(server().read(NOW, &vec![0; most + 1]).is_err());
+    let mut one = server();
+    assert!(one.read(NOW, &vec![0; most]).is_ok());
+    assert!(one.read(NOW, &[0]).is_err());
+    // Parameters that are longer than what came.
+    assert!(server().read(NOW, &[0xff; 280]).is_err());
+}
+
+#[test]
+fn keys_of_the_stand_in_differ_by_label_and_direction() {
+    let mut tags = std::collections::BTreeSet::new();
+    for label in 0..20 {
+        let Keys { local, remote } = plain_keys(label, true);
+        tags.extend([local, remote].map(|DirectionalKeys { packet, .. }| sealed(&packet)));
+        assert!(match_each_other(&plain_keys(label, true), &plain_keys(label, false)));
+    }
+    assert_eq!(tags.len(), 40);
+    let Keys { local, .. } = plain_keys(1, true);
+    assert_eq!(local.header.mask(&[9; 16]), [0; 5]);
+    assert_eq!(local.packet.confidentiality_limit(), 1 << 40);
+    assert_eq!(local.packet.integrity_limit(), 1 << 40);
+    assert_eq!(local.packet.open_in_place(0, &[], &mut [0; TAG_LEN - 1]), None);
+}
+
+/// Samples and masks of RFC 9001, appendices A.2 and A.3; the first octet with the five bits that a
+/// short header has masked. Limits of section 6.6.
+#[test]
+fn masks_are_those_of_the_rfc() {
+    let id = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
+    let keys = initial_keys(Security::Tls, &id, true).unwrap();
+    let sample = 0xd1b1_c98d_d768_9fb8_ec11_d242_b123_dc9b_u128;
+    let mask = [0x43 & 0x1f, 0x7b, 0x9a, 0xec, 0x36];
+    assert_eq!(keys.local.header.mask(&sample.to_be_bytes()), mask);
+    let sample = 0x2cd0_991c_d25b_0aac_406a_5816_b639_4100_u128;
+    let mask = [0x2e & 0x1f, 0xc0, 0xd8, 0x35, 0x6a];
+    assert_eq!(keys.remote.header.mask(&sample.to_be_bytes()), mask);
+    assert_eq!(keys.local.packet.confidentiality_limit(), 1 << 23);
+    assert_eq!(keys.local.packet.integrity_limit(), 1 << 52);
+    let servers = initial_keys(Security::Tls, &id, false).unwrap();
+    assert!(match_each_other(&keys, &servers));
+    let plain = initial_keys(Security::DangerousPlain, &id, true).unwrap();
+    assert!(opens(&plain.local.packet, &plain_keys(1, false).remote.packet));
 }

@@ -285,4 +285,107 @@ mod tests {
             assert!(!server.open.open(7, &[0], &mut content));
         }
     }
+
+    /// AES-256-GCM under HMAC-SHA256(secret, generation), the number as nonce, the length as
+    /// associated data: computed by another implementation.
+    #[test]
+    fn golden_symbols() {
+        let octets = core::array::from_fn(|i| i as u8);
+        for (number, is_client, sealed) in [
+            (5, true, "00058a3ece325f097427081b74a5063f2eb251f2da9534"),
+            ((1 << 22) - 1, false, "0005f37446607f78d8b0c1a3b5ee145a9db7a18d809923"),
+            (0x0102_0304_0506_0708, true, "00055c12a3f1751766b0189e86fbdc085ebc9dfc7b5b37"),
+        ] {
+            let mut keys = SymbolKeys::from_exporter(&octets, is_client);
+            let mut symbol = vec![0; 5 + SYMBOL_OVERHEAD];
+            let fill = |octets: &mut [u8]| {
+                octets.copy_from_slice(b"hello");
+                5
+            };
+            assert_eq!(keys.seal.seal(number, &mut symbol, fill), symbol.len());
+            let made: String = symbol.iter().map(|octet| format!("{octet:02x}")).collect();
+            assert_eq!(made, sealed, "{number}");
+        }
+        // The simulator's: the same layout with the stand-in's checksum.
+        for (is_client, label) in [(false, 0x5eed), (true, 0x5eee)] {
+            let mut symbol = [0; 5 + SYMBOL_OVERHEAD];
+            SymbolKeys::plain(is_client).seal.seal(7, &mut symbol, |octets| {
+                octets.copy_from_slice(b"hello");
+                5
+            });
+            let tag = PlainKey::new(label).tag(7, &[0, 5], b"hello");
+            assert_eq!(symbol, *[&[0, 5], &b"hello"[..], &tag].concat());
+        }
+    }
+
+    #[test]
+    fn the_last_two_generations_are_kept() {
+        let mut keys = SymbolKeys::from_exporter(&[3; 2 * SECRET_LEN], true);
+        for (generation, kept) in
+            [(0, vec![0]), (1, vec![0, 1]), (0, vec![0, 1]), (2, vec![1, 2]), (9, vec![2, 9])]
+        {
+            assert!(keys.open.key(generation << 22).is_some());
+            assert!(keys.open.key((generation << 22) + (1 << 22) - 1).is_some());
+            let found: Vec<u64> =
+                keys.open.keys.iter().map(|(generation, _)| *generation).collect();
+            assert_eq!(found, kept);
+        }
+    }
+
+    /// The length of the content has two octets.
+    #[test]
+    fn content_is_limited_by_its_length_field() {
+        for (mut client, mut server) in pairs() {
+            let mut symbol = vec![0; 70_000];
+            let mut content = Vec::new();
+            let len = client.seal.seal(1, &mut symbol, |octets| {
+                assert_eq!(octets.len(), 65_535);
+                octets.fill(9);
+                70_000
+            });
+            assert_eq!(len, 65_535 + SYMBOL_OVERHEAD);
+            assert!(server.open.open(1, &symbol, &mut content));
+            assert_eq!(content, [9; 65_535]);
+            let mut symbol = [0; SYMBOL_OVERHEAD + 1];
+            assert_eq!(
+                client.seal.seal(2, &mut symbol, |octets| octets.len()),
+                SYMBOL_OVERHEAD + 1
+            );
+        }
+    }
+
+    #[test]
+    fn parts_of_a_block_are_bounded_in_length_and_number() {
+        for (mut client, mut server) in pairs() {
+            // Two whole parts and the octets of the last, which says how many there were.
+            let mut block = vec![0; 2 * BLOCK_PART + LAST_LEN];
+            let mut rooms = Vec::new();
+            let len = client.seal.seal_block(3, &mut block, |octets| {
+                rooms.push(octets.len());
+                octets.len()
+            });
+            assert_eq!(rooms, [BLOCK_PART - SYMBOL_OVERHEAD; 2]);
+            assert_eq!((len, BLOCK_PART, LAST_LEN), (block.len(), 32_768, 20));
+            assert!(server.open.open_block(3, &mut block));
+            assert_eq!(block.len(), 2 * (BLOCK_PART - SYMBOL_OVERHEAD));
+
+            // As many parts as their numbers allow, then nothing more is taken.
+            let mut block = vec![0; 5_000 * (1 + SYMBOL_OVERHEAD) + LAST_LEN];
+            let mut taken = 0;
+            let len = client.seal.seal_block(4, &mut block, |octets| {
+                octets[0] = 5;
+                taken += 1;
+                1
+            });
+            assert_eq!((taken, len), (4_095, 4_095 * (1 + SYMBOL_OVERHEAD) + LAST_LEN));
+            block.truncate(len);
+            assert!(server.open.open_block(4, &mut block));
+            assert_eq!(block, [5; 4_095]);
+
+            // A block without room for the last part takes nothing; neither does one without content.
+            for room in 0..=LAST_LEN + SYMBOL_OVERHEAD {
+                assert_eq!(client.seal.seal_block(5, &mut vec![0; room], |octets| octets.len()), 0);
+            }
+        }
+    }
 }

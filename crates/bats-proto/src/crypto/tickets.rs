@@ -117,11 +117,13 @@ mod tests {
         for name in 0..3 {
             assert!(sessions.put(vec![name], vec![name; 100]));
         }
+        assert!(sessions.can_cache());
         assert_eq!(sessions.get(&[0]), None);
         assert_eq!(sessions.take(&[0]), Some(vec![0; 100]));
         assert_eq!(sessions.take(&[0]), None, "used up");
         clock.tell(Timestamp::ZERO + (LIFETIME - Duration::from_secs(1)));
         assert_eq!(sessions.take(&[1]), Some(vec![1; 100]));
+        assert_eq!(LIFETIME.as_secs(), 86_400);
         clock.tell(Timestamp::ZERO + LIFETIME);
         assert_eq!(sessions.take(&[2]), None, "expired");
     }

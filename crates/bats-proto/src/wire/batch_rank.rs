@@ -130,6 +130,7 @@ mod tests {
 
     use super::*;
     use crate::wire::flow::NodeId;
+    use crate::wire::varint::MAX_VARINT;
 
     fn report(ranks: Vec<u8>) -> BatchRank {
         let key = FlowKey { destination: NodeId(1), source: NodeId(2), flow: 3 };
@@ -163,6 +164,28 @@ mod tests {
             prop_assert!(report.ranks.starts_with(&read.ranks));
         }
 
+        /// One octet for each incomplete batch, one for up to 128 complete ones, as many as fit.
+        #[test]
+        fn ranks_are_cut_after_a_whole_octet(
+            groups in prop::collection::vec((0_u8..=16, 1_usize..300), 0..12), room in 0_usize..300,
+        ) {
+            let ranks: Vec<u8> =
+                groups.iter().flat_map(|&(rank, len)| core::iter::repeat_n(rank, len)).collect();
+            let (mut expected, mut done, mut open) = (Vec::new(), 0, false);
+            for &rank in ranks.iter().take(MAX_BATCHES) {
+                let is_full = expected.len() == room;
+                match expected.last_mut() {
+                    Some(last) if open && rank == 16 && *last < u8::MAX => *last += 1,
+                    _ if is_full => break,
+                    _ => expected.push(if rank == 16 { RUN } else { rank }),
+                }
+                (done, open) = (done + 1, rank == 16);
+            }
+            let mut octets = Vec::new();
+            prop_assert_eq!(runs(&ranks, room, &mut octets), done);
+            prop_assert_eq!(octets, expected);
+        }
+
         #[test]
         fn garbage_does_not_panic(octets in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = BatchRank::decode(&mut Reader::new(&octets));
@@ -186,5 +209,41 @@ mod tests {
             octets.extend([ranks, last]);
             assert_eq!(BatchRank::decode(&mut Reader::new(&octets)), None);
         }
+    }
+
+    /// The bound is that of the longest report, which fills it but for the type of the frame.
+    #[test]
+    fn the_bound_is_tight() {
+        let long = BatchRank { first: 0xff_ffff, ..report(vec![3; 64]) };
+        let long = BatchRank { mark: MAX_VARINT, queued: MAX_VARINT, room: MAX_VARINT, ..long };
+        assert_eq!(written(&long, 200).len() + 1, long.bound());
+    }
+
+    /// An acknowledgement finds room behind the ranks of a packet of usual length.
+    #[test]
+    fn room_for_an_acknowledgement_is_left_where_there_is_much() {
+        let report = report(vec![3; MAX_BATCHES]);
+        // 17 octets stand before the number of batches, which takes two.
+        for (room, len) in [(817, 817), (818, 418), (1_400, 1_000)] {
+            assert_eq!(written(&report, room).len(), len);
+        }
+    }
+
+    #[test]
+    fn fields_are_read_up_to_their_limits() {
+        for (space, octet) in [(Space::Source, 0), (Space::Repair, 1)] {
+            let report = BatchRank { space, first: 0xff_ffff, ..report(vec![2]) };
+            let mut octets = written(&report, 100);
+            assert_eq!(octets[12], octet);
+            assert_eq!(BatchRank::decode(&mut Reader::new(&octets)), Some(report));
+            // The first BID takes four octets: 2^24 is one too many.
+            octets[16..20].copy_from_slice(&[0x81, 0, 0, 0]);
+            assert_eq!(BatchRank::decode(&mut Reader::new(&octets)), None);
+            octets[12] = 2;
+            assert_eq!(BatchRank::decode(&mut Reader::new(&octets)), None);
+        }
+        // Only the low bits of a BID are written.
+        let octets = written(&BatchRank { first: 0x0100_0005, ..report(vec![]) }, 100);
+        assert_eq!(octets[16..], [5, 0]);
     }
 }

@@ -262,4 +262,33 @@ mod tests {
             prop_assert_eq!(read.first_symbol(expected), number);
         }
     }
+
+    /// Of the three numbers with these low bits next to the expected one, the nearest; of two at the
+    /// same distance the one of the same window.
+    #[test]
+    fn truncated_numbers_expand_to_the_nearest() {
+        for bits in 1..=4 {
+            let window = 1_u64 << bits;
+            for (expected, truncated) in (0..=3 * window)
+                .chain(u64::MAX - 3 * window..=u64::MAX)
+                .flat_map(|expected| (0..window).map(move |truncated| (expected, truncated)))
+            {
+                let same = expected / window * window + truncated;
+                let others = [same.checked_sub(window), same.checked_add(window)];
+                let nearest =
+                    others.into_iter().flatten().chain([same]).fold(same, |best, other| {
+                        if other.abs_diff(expected) < best.abs_diff(expected) {
+                            other
+                        } else {
+                            best
+                        }
+                    });
+                assert_eq!(
+                    expand(truncated, bits, expected),
+                    nearest,
+                    "{truncated}/{bits} {expected}"
+                );
+            }
+        }
+    }
 }

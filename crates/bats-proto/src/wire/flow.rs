@@ -82,3 +82,22 @@ impl FlowHeader {
         Some(Self { key: FlowKey::decode(reader)?, hop_limit: reader.u8()? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_octets() {
+        let key = FlowKey { destination: NodeId(0x0102_0304), source: NodeId(5), flow: 0x0600 };
+        let header = FlowHeader { key, hop_limit: 7 };
+        let mut octets = [0; FLOW_HEADER_LEN];
+        header.encode(&mut Writer::new(&mut octets)).unwrap();
+        assert_eq!(octets, [1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 6, 0, 7]);
+        assert_eq!(FlowHeader::decode(&mut Reader::new(&octets)), Some(header));
+        assert_eq!(FlowHeader::decode(&mut Reader::new(&octets[1..])), None);
+        let reversed =
+            FlowKey { destination: NodeId(5), source: NodeId(0x0102_0304), flow: 0x0600 };
+        assert_eq!(key.reversed(), reversed);
+    }
+}

@@ -379,4 +379,129 @@ mod tests {
             assert_eq!(decode(&mut Reader::new(&octets), &mut Vec::new()).is_ok(), fits);
         }
     }
+
+    fn written(frame: &Frame<'_>, room: usize) -> Option<Vec<u8>> {
+        let mut octets = vec![0; room];
+        let mut writer = Writer::new(&mut octets);
+        encode(&mut writer, frame)?;
+        let len = writer.written();
+        octets.truncate(len);
+        Some(octets)
+    }
+
+    /// RANK and BATCH_RANK have their own files.
+    #[test]
+    fn golden_octets() {
+        let part = |kind, carried, last| Frame::Fragment {
+            id: 7,
+            index: 8,
+            kind,
+            carried,
+            last,
+            data: &[9, 9],
+        };
+        let frames: [(Frame<'_>, &[u8]); 14] = [
+            (Frame::Ping, &[0x01]),
+            (Frame::Credit(0x1234), &[0x04, 0x52, 0x34]),
+            (Frame::HandshakeDone, &[0x05]),
+            (Frame::Crypto { offset: 5, data: b"tls" }, &[0x06, 5, 3, b't', b'l', b's']),
+            (Frame::Close { application: true, code: 7, reason: "b" }, &[0x07, 1, 7, 1, b'b']),
+            (Frame::Close { application: false, code: 7, reason: "" }, &[0x07, 0, 7, 0]),
+            (part(PacketKind::Source, false, true), &[0x08, 7, 8, 1, 1, 9, 9]),
+            (part(PacketKind::Repair, false, false), &[0x08, 7, 8, 2, 0, 9, 9]),
+            (part(PacketKind::Recoded, true, false), &[0x08, 7, 8, 7, 0, 9, 9]),
+            (part(PacketKind::Control, true, true), &[0x08, 7, 8, 4, 1, 9, 9]),
+            (Frame::End { symbols: 1, messages: 2 }, &[0x09, 1, 2]),
+            (Frame::PathChallenge(0x0102_0304_0506_0708), &[0x0a, 1, 2, 3, 4, 5, 6, 7, 8]),
+            (Frame::PathResponse(0x0102_0304_0506_0708), &[0x0b, 1, 2, 3, 4, 5, 6, 7, 8]),
+            (Frame::Altered(3), &[0x11, 3]),
+        ];
+        for (frame, octets) in frames {
+            assert_eq!(written(&frame, 20).as_deref(), Some(octets));
+            assert_eq!(written(&frame, octets.len() - 1), None, "{frame:?}");
+            // Padding may stand before it.
+            let padded = [&[0, 0][..], octets].concat();
+            let mut reader = Reader::new(&padded);
+            assert_eq!(decode(&mut reader, &mut Vec::new()), Ok(Some(frame)));
+            assert_eq!(decode(&mut reader, &mut Vec::new()), Ok(None));
+        }
+        // A link's own control packets are not cut; others are no kind at all.
+        for kind in [0, 8] {
+            assert!(decode(&mut Reader::new(&[0x08, 7, 8, kind, 0]), &mut Vec::new()).is_err());
+        }
+        assert!(decode(&mut Reader::new(&[0x0c]), &mut Vec::new()).is_err());
+    }
+
+    #[test]
+    fn a_long_close_text_is_cut_between_characters() {
+        let reason = format!("x{}", "\u{e4}".repeat(MAX_CLOSE_TEXT));
+        for (reason, len) in [(&reason[..], MAX_CLOSE_TEXT - 1), (&reason[1..], MAX_CLOSE_TEXT)] {
+            let octets =
+                written(&Frame::Close { application: false, code: 0, reason }, 400).unwrap();
+            let frame = decode(&mut Reader::new(&octets), &mut Vec::new());
+            let reason = &reason[..len];
+            assert_eq!(frame, Ok(Some(Frame::Close { application: false, code: 0, reason })));
+        }
+    }
+
+    /// Writes an acknowledgement into so many octets; the ranges that a reader finds.
+    fn acknowledged(ranges: &[(u64, u64)], room: usize) -> Option<Vec<(u64, u64)>> {
+        let header = AckHeader {
+            largest: ranges.first()?.1,
+            delay: Duration::from_micros(70),
+            received_at: Timestamp::from_micros(80),
+            ce_count: 3,
+        };
+        let mut octets = vec![0; room];
+        encode_ack(&mut Writer::new(&mut octets), &header, ranges)?;
+        let mut read = vec![(1, 1)];
+        let frame = decode(&mut Reader::new(&octets), &mut read);
+        assert_eq!(frame, Ok(Some(Frame::Ack(header))));
+        Some(read)
+    }
+
+    #[test]
+    fn the_newest_ranges_are_acknowledged_as_far_as_they_fit() {
+        assert_eq!(acknowledged(&[], 100), None);
+        // Missing packets and packets of a range, less one each: what two octets hold, and more.
+        for (missing, len, bound) in [(58, 59, 2), (59, 59, 16), (58, 60, 16)] {
+            let mut ranges = vec![(100_000, 100_007)];
+            for _ in 0..5 {
+                let last = ranges[ranges.len() - 1].0 - 1 - missing;
+                ranges.push((last - len, last));
+            }
+            assert_eq!(acknowledged(&ranges, 48), None);
+            for more in 0..=5 {
+                for room in [49 + bound * more, 49 + bound * (more + 1) - 1] {
+                    let read = acknowledged(&ranges, room).unwrap();
+                    assert_eq!(read, ranges[..(more + 1).min(6)], "{missing} {len} {room}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_are_limited_and_stay_above_zero() {
+        let read = |largest: u64, first: u64, ranges: &[(u64, u64)]| {
+            let mut octets = vec![0; 4_000];
+            let mut writer = Writer::new(&mut octets);
+            writer.u8(ACK).unwrap();
+            for field in [largest, 0, 0, 0, ranges.len() as u64, first] {
+                writer.varint(field).unwrap();
+            }
+            for &(gap, len) in ranges {
+                writer.varint(gap).and_then(|()| writer.varint(len)).unwrap();
+            }
+            let mut found = Vec::new();
+            decode(&mut Reader::new(&octets), &mut found).map(|_| found)
+        };
+        assert_eq!(read(9, 9, &[]), Ok(vec![(0, 9)]));
+        assert!(read(9, 10, &[]).is_err());
+        assert_eq!(read(9, 2, &[(1, 4)]), Ok(vec![(7, 9), (0, 4)]));
+        assert!(read(9, 2, &[(1, 5)]).is_err());
+        assert!(read(9, 2, &[(6, 0)]).is_err());
+        let most = MAX_ACK_RANGES as usize - 1;
+        assert!(read(1 << 20, 0, &vec![(0, 0); most]).is_ok());
+        assert!(read(1 << 20, 0, &vec![(0, 0); most + 1]).is_err());
+    }
 }

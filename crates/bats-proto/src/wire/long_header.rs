@@ -199,7 +199,60 @@ mod tests {
             let datagram = [first, 1, 2, 3, 4, 1, 8, 1, 9, 0];
             let header = decode(&datagram).unwrap();
             assert_eq!((header.version, header.destination), (0x0102_0304, &[8][..]));
+            assert_eq!((header.kind, header.packet_len), (LongKind::Initial, datagram.len()));
         }
+    }
+
+    #[test]
+    fn retry_and_version_negotiation_have_their_layout() {
+        let token = [7; 100];
+        let packet = retry(&[1, 2], &[3], &token, 0xf5);
+        let head = [0xe5, 0xba, 0x75, 0, 1, 2, 1, 2, 1, 3];
+        assert_eq!(packet, [&head[..], &token].concat());
+        let header = decode(&packet).unwrap();
+        assert_eq!((header.kind, header.token), (LongKind::Retry, &token[..]));
+        assert_eq!((header.number_at, header.packet_len), (packet.len(), packet.len()));
+        // The longest connection IDs fit.
+        assert_eq!(retry(&[1; 20], &[2; 20], &[], 0).len(), 1 + 4 + 2 * 21);
+
+        let packet = version_negotiation(&[1], &[2, 3], 0x1234_5678);
+        let head = [0xc8, 0, 0, 0, 0, 1, 1, 2, 2, 3, 0xba, 0x75, 0, 1];
+        assert_eq!(packet, [&head[..], &[0x1a, 0x3a, 0x5a, 0x7a]].concat());
+        assert_eq!(
+            decode(&packet).map(|header| (header.version, header.token)),
+            Some((0, &packet[10..]))
+        );
+    }
+
+    #[test]
+    fn lengths_are_read_up_to_their_limits() {
+        let packet = |cid: usize, length: u16, rest: usize| {
+            let mut octets = vec![0xd0, 0xba, 0x75, 0, 1, cid as u8];
+            octets.resize(6 + cid, 9);
+            octets.push(0);
+            octets.extend(length.to_be_bytes());
+            octets.resize(octets.len() + rest, 0);
+            octets
+        };
+        for (cid, length, rest, is_read) in [
+            (20, 20, 20, true),
+            (21, 20, 20, false),
+            (0, 19, 20, false),
+            (0, 21, 20, false),
+            (0, 20, 40, true),
+        ] {
+            let octets = packet(cid, length, rest);
+            assert_eq!(decode(&octets).is_some(), is_read, "{cid} {length} {rest}");
+        }
+        // What follows in the datagram is another packet.
+        let octets = packet(3, 20, 40);
+        let header = decode(&octets).unwrap();
+        assert_eq!(
+            (header.kind, header.number_at, header.packet_len),
+            (LongKind::Handshake, 12, 32)
+        );
+        // A short header is none of these.
+        assert_eq!(decode(&[&[0x50][..], &octets[1..]].concat()), None);
     }
 
     proptest! {

@@ -84,3 +84,39 @@ pub fn decode<'a>(reader: &mut Reader<'a>) -> Result<Option<MessageFrame<'a>>, M
     };
     Ok(Some(frame))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(octets: &[u8]) -> Result<Vec<MessageFrame<'_>>, Malformed> {
+        let mut reader = Reader::new(octets);
+        let mut frames = Vec::new();
+        while let Some(frame) = decode(&mut reader)? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    #[test]
+    fn golden_octets() {
+        let octets = [0, 1, 9, 2, 7, 8, 0, 0, 2, 1, 5, 4, 6, 9, 3, 1, 4, 3, 0];
+        let frames = vec![
+            MessageFrame::Message { total: 9, data: &[7, 8] },
+            MessageFrame::Continuation(&[5]),
+            MessageFrame::Datagram { id: 6, total: 9, offset: 3, data: &[4] },
+            MessageFrame::Fin,
+        ];
+        assert_eq!(all(&octets), Ok(frames));
+        assert_eq!(all(&[]), Ok(vec![]));
+    }
+
+    #[test]
+    fn what_is_cut_or_unknown_is_malformed() {
+        for octets in
+            [&[1, 9, 2, 7][..], &[1], &[2, 1], &[4, 6, 9], &[4, 6, 9, 3, 1], &[5], &[0xff]]
+        {
+            assert_eq!(all(octets), Err(Malformed), "{octets:?}");
+        }
+    }
+}

@@ -174,6 +174,122 @@ mod tests {
         }
     }
 
+    #[test]
+    fn symbols_are_whole_cache_lines_where_that_costs_little() {
+        for (payload, symbol) in [
+            (0, 64),
+            (115, 64),
+            (116, 65),
+            (1_458, 1_407),
+            (1_459, 1_408),
+            (1_522, 1_408),
+            (1_523, 1_472),
+            (9_000, 8_896),
+            (u16::MAX, 8_896),
+        ] {
+            assert_eq!(symbol_size_for(payload), symbol, "{payload}");
+        }
+    }
+
+    /// Identifier, length, value; what is not told keeps its default.
+    #[test]
+    fn golden_octets() {
+        let parameters = TransportParameters {
+            mode: 2,
+            max_message_size: 0x0102,
+            max_symbol_size: 0x0304,
+            initial_credit: 0x05,
+            idle_timeout: Duration::from_millis(0x0607),
+            window_cap: 0x0108,
+            code_seed: 0x09,
+            max_udp_payload: 0x0a0b,
+            connection_id: [1, 2, 3, 4],
+            batch_ranks: true,
+            application: 0x0c,
+            original_destination: Some([5; 8]),
+            early_limit: 0x0d,
+        };
+        let optional: [&[u8]; 4] = [
+            &[10, 8, 5, 5, 5, 5, 5, 5, 5, 5],
+            &[11, 0],
+            &[12, 8, 0, 0, 0, 0, 0, 0, 0, 0x0d],
+            &[16, 1, 0x0c],
+        ];
+        let (grease, always): (&[u8], [&[u8]; 9]) = (
+            &[0x43, 0xe9, 3, 1, 1, 1],
+            [
+                &[1, 1, 2],
+                &[2, 8, 0, 0, 0, 0, 0, 0, 1, 2],
+                &[3, 2, 3, 4],
+                &[4, 8, 0, 0, 0, 0, 0, 0, 0, 5],
+                &[5, 8, 0, 0, 0, 0, 0, 0, 6, 7],
+                &[6, 2, 1, 8],
+                &[7, 8, 0, 0, 0, 0, 0, 0, 0, 9],
+                &[8, 2, 0x0a, 0x0b],
+                &[9, 4, 1, 2, 3, 4],
+            ],
+        );
+        let octets = [&always.concat()[..], &optional.concat(), grease].concat();
+        assert_eq!(parameters.encode(1), octets);
+        assert_eq!(TransportParameters::decode(&octets), Some(parameters.clone()));
+        let without = TransportParameters {
+            batch_ranks: false,
+            application: 0,
+            original_destination: None,
+            early_limit: 0,
+            ..parameters
+        };
+        let octets = [&always.concat()[..], grease].concat();
+        assert_eq!(without.encode(1), octets);
+        assert_eq!(TransportParameters::decode(&octets), Some(without));
+        assert_eq!(TransportParameters::decode(&[]), Some(TransportParameters::default()));
+    }
+
+    #[test]
+    fn values_are_taken_up_to_their_limits() {
+        let read = |parameters: TransportParameters| {
+            TransportParameters::decode(&parameters.encode(0)) == Some(parameters)
+        };
+        let default = TransportParameters::default;
+        for (symbol, taken) in [(63, false), (64, true), (8_896, true), (8_897, false)] {
+            assert_eq!(read(TransportParameters { max_symbol_size: symbol, ..default() }), taken);
+        }
+        for (window_cap, taken) in [(15, false), (16, true), (512, true), (513, false)] {
+            assert_eq!(read(TransportParameters { window_cap, ..default() }), taken);
+        }
+        for (max_udp_payload, taken) in [(1_199, false), (1_200, true), (u16::MAX, true)] {
+            assert_eq!(read(TransportParameters { max_udp_payload, ..default() }), taken);
+        }
+        for (initial_credit, taken) in [((1 << 48) - 1, true), (1 << 48, false)] {
+            assert_eq!(read(TransportParameters { initial_credit, ..default() }), taken);
+        }
+        for (millis, taken) in
+            [(99, false), (100, true), (MAX_IDLE_MILLIS, true), (MAX_IDLE_MILLIS + 1, false)]
+        {
+            let idle_timeout = Duration::from_millis(millis);
+            assert_eq!(read(TransportParameters { idle_timeout, ..default() }), taken, "{millis}");
+        }
+        for (max_message_size, taken) in [(1 << 40, true), ((1 << 40) + 1, false)] {
+            assert_eq!(read(TransportParameters { max_message_size, ..default() }), taken);
+        }
+        // A value that is longer or shorter than it should be.
+        assert_eq!(TransportParameters::decode(&[1, 2, 0, 0]), None);
+        assert_eq!(TransportParameters::decode(&[3, 1, 9]), None);
+        assert_eq!(TransportParameters::decode(&[3, 2, 9]), None);
+    }
+
+    /// Times beyond what is told are cut, not wrapped.
+    #[test]
+    fn endless_idle_times_are_told_as_the_longest() {
+        let parameters =
+            TransportParameters { idle_timeout: Duration::MAX, ..TransportParameters::default() };
+        let read = TransportParameters::decode(&parameters.encode(0)).unwrap();
+        assert_eq!(read.idle_timeout, Duration::from_millis(1 << 40));
+        let mut octets = vec![5, 8];
+        octets.extend(u64::MAX.to_be_bytes());
+        assert_eq!(TransportParameters::decode(&octets), Some(read));
+    }
+
     proptest! {
         #[test]
         fn decoding_inverts_encoding(mode: u8, message in 0_u64..1 << 40, symbol in 64_u16..8896,

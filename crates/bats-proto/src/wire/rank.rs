@@ -145,4 +145,76 @@ mod tests {
             }
         }
     }
+
+    fn written(feedback: &RankFeedback, room: usize) -> Vec<u8> {
+        let mut octets = vec![0; room];
+        let mut writer = Writer::new(&mut octets);
+        feedback.encode(&mut writer).unwrap();
+        let len = writer.written();
+        octets.truncate(len);
+        octets
+    }
+
+    /// Five octets before the number of entries, two of its own, six of each entry.
+    #[test]
+    fn as_many_entries_as_fit_and_room_for_an_acknowledgement() {
+        let entries = (1..=MAX_RANK_ENTRIES as u64 + 1)
+            .map(|number| RankEntry { first: 100 * number, span: 64, missing: 64 })
+            .collect();
+        let feedback = RankFeedback { entries, ..RankFeedback::default() };
+        for (room, entries) in [
+            (7 + 6, 1),
+            (7 + 11, 1),
+            (7 + 12, 2),
+            (7 + 797, 132),
+            (7 + 800, 133),
+            (7 + 801, 66),
+            (2_000, MAX_RANK_ENTRIES),
+        ] {
+            let octets = written(&feedback, room);
+            let read = RankFeedback::decode(&mut Reader::new(&octets)).unwrap();
+            assert_eq!(read.entries, feedback.entries[..entries], "{room}");
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        let read = |fields: &[u64]| {
+            let mut octets = [0; 100];
+            let mut writer = Writer::new(&mut octets);
+            fields.iter().for_each(|&field| writer.varint(field).unwrap());
+            let len = writer.written();
+            RankFeedback::decode(&mut Reader::new(&octets[..len]))
+        };
+        let feedback = read(&[7, 3, 0, 5, 5, 1, 2, 4, 1]).unwrap();
+        let entries = vec![RankEntry { first: 9, span: 4, missing: 1 }];
+        let expected = RankFeedback {
+            decoded_below: 7,
+            seen_end: 10,
+            repair_seen: None,
+            coded: 5,
+            wasted: 5,
+            entries,
+        };
+        assert_eq!(feedback, expected);
+        assert_eq!(read(&[7, 3, 1, 5, 4, 0]).unwrap().repair_seen, Some(0));
+        assert_eq!(read(&[7, 3, 0, 5, 6, 0]), None, "more wasted than received");
+        assert_eq!(read(&[7, 3, 0, 5, 5, 1, 2, 0, 1]), None, "an entry without symbols");
+        assert_eq!(read(&[7, 3, 0, 5, 5, 1, 2, 4, 0]), None, "an entry that lacks nothing");
+        assert_eq!(read(&[7, 3, 0, 5, 5, 1, 2, 4]), None, "truncated");
+        // Symbols have numbers that a variable-length integer can hold.
+        assert!(read(&[MAX_VARINT, 0, 0, 0, 0, 0]).is_some());
+        assert_eq!(read(&[MAX_VARINT, 1, 0, 0, 0, 0]), None);
+        assert!(read(&[MAX_VARINT - 3, 0, 0, 0, 0, 1, 1, 2, 1]).is_some());
+        assert_eq!(read(&[MAX_VARINT - 3, 0, 0, 0, 0, 1, 1, 3, 1]), None);
+    }
+
+    #[test]
+    fn entries_are_limited() {
+        for (count, is_read) in [(MAX_RANK_ENTRIES, true), (MAX_RANK_ENTRIES + 1, false)] {
+            let mut octets = vec![0, 0, 0, 0, 0, 0x40 | (count >> 8) as u8, count as u8];
+            octets.resize(7 + 3 * count, 1);
+            assert_eq!(RankFeedback::decode(&mut Reader::new(&octets)).is_some(), is_read);
+        }
+    }
 }

@@ -147,6 +147,20 @@ mod tests {
         assert_eq!(ShortHeader::decode(&[0x10; 40]), None);
         assert_eq!(ShortHeader::decode(&[0; 8]), None);
         assert_eq!(destination(&[0; SHORT_OVERHEAD - 1]), None);
+        assert_eq!(destination(&[0; SHORT_OVERHEAD]), Some([0; 4]));
+        assert_eq!(destination(&[0x80; SHORT_OVERHEAD]), None);
+    }
+
+    /// The sample is what follows the header; the mask leaves the ignored bits and the destination.
+    #[test]
+    fn protection_covers_the_low_bits_and_the_number() {
+        let packet: [u8; SHORT_OVERHEAD] = core::array::from_fn(|i| i as u8);
+        assert_eq!(sample(&packet), packet.last_chunk());
+        assert_eq!(sample(&packet[..SHORT_OVERHEAD - 1]), None);
+        let mut masked = packet;
+        apply_mask(&mut masked, [0xff, 0x10, 0x20, 0x40, 0x80]);
+        assert_eq!(masked[..9], [0x1f, 1, 2, 3, 4, 5 ^ 0x10, 6 ^ 0x20, 7 ^ 0x40, 8 ^ 0x80]);
+        assert_eq!(masked[9..], packet[9..]);
     }
 
     proptest! {

@@ -182,6 +182,50 @@ mod tests {
         assert_eq!((writer.written(), buffer[0]), (0, 7));
     }
 
+    /// RFC 9000, section 16: the shortest form of the values at its ends.
+    #[test]
+    fn lengths_change_where_the_rfc_says() {
+        for (value, len) in [
+            (0, 1),
+            (0x3f, 1),
+            (0x40, 2),
+            (0x3fff, 2),
+            (0x4000, 4),
+            (0x3fff_ffff, 4),
+            (0x4000_0000, 8),
+            (MAX_VARINT, 8),
+        ] {
+            let mut buffer = [0; 8];
+            let mut writer = Writer::new(&mut buffer);
+            writer.varint(value).unwrap();
+            assert_eq!((writer.written(), varint_len(value)), (len, len));
+            assert_eq!(Reader::new(&buffer[..len]).varint(), Some(value));
+            assert_eq!(Writer::new(&mut buffer[..len - 1]).varint(value), None);
+        }
+        assert_eq!(Writer::new(&mut [0; 9]).varint(MAX_VARINT + 1), None);
+    }
+
+    #[test]
+    fn reader_and_writer_count_what_is_left() {
+        let mut buffer = [0; 8];
+        let mut writer = Writer::new(&mut buffer);
+        writer.u16(0x0102).unwrap();
+        writer.u32(0x0304_0506).unwrap();
+        assert_eq!((writer.written(), writer.remaining()), (6, 2));
+        writer.rewind(7);
+        assert_eq!(writer.written(), 6, "never forwards");
+        writer.rewind(5);
+        writer.u8(9).unwrap();
+        assert_eq!(buffer, [1, 2, 3, 4, 5, 9, 0, 0]);
+
+        let mut reader = Reader::new(&buffer);
+        assert_eq!((reader.u16(), reader.u32()), (Some(0x0102), Some(0x0304_0509)));
+        assert_eq!((reader.remaining(), reader.is_empty()), (2, false));
+        assert_eq!(reader.take(3), None);
+        assert_eq!(reader.rest(), [0, 0]);
+        assert_eq!((reader.remaining(), reader.is_empty(), reader.u8()), (0, true, None));
+    }
+
     proptest! {
         #[test]
         fn reading_inverts_writing(value in 0..=MAX_VARINT) {
