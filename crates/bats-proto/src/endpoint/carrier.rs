@@ -359,9 +359,6 @@ impl Endpoint {
             return;
         }
         carrier.relay.set_view(now, id, &view);
-        if !view.alive {
-            self.release_shares(handle);
-        }
         self.wake_links();
     }
 
@@ -458,9 +455,17 @@ impl Endpoint {
         }
     }
 
+    /// Whoever asks the relay may find a link silent: its shares are for the others then.
+    pub(super) fn release_lost(&mut self) {
+        while let Some(LinkId(id)) = self.carrier.as_mut().and_then(|c| c.relay.pop_lost()) {
+            self.release_shares(ConnectionHandle(id));
+        }
+    }
+
     /// Links that the relay has got something for, and sessions that gave packets, have to be looked
     /// at.
     pub(super) fn wake_links(&mut self) {
+        self.release_lost();
         while let Some(LinkId(id)) = self.carrier.as_mut().and_then(|c| c.relay.pop_ready()) {
             self.wake_link(ConnectionHandle(id));
         }

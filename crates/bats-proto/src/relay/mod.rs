@@ -145,6 +145,13 @@ struct Flow {
     plain: VecDeque<(PacketKind, u8, Vec<u8>)>,
 }
 
+impl Flow {
+    /// Whether a packet waits that any link may take, and none of the `better` ones leads there.
+    fn has_plain_for(&self, better: &[LinkId]) -> bool {
+        !self.plain.is_empty() && !better.iter().any(|link| self.ways.contains_key(link))
+    }
+}
+
 /// The carrying part of a node.
 #[derive(Debug)]
 pub struct Relay {
@@ -158,6 +165,8 @@ pub struct Relay {
     timers: BTreeSet<(Timestamp, FlowKey)>,
     /// Links that have got something to send.
     ready: BTreeSet<LinkId>,
+    /// Links that have fallen silent or are gone.
+    lost: BTreeSet<LinkId>,
     events: VecDeque<RelayEvent>,
     bytes: usize,
     /// Octets of what is known of batches, of all flows.
@@ -178,6 +187,7 @@ impl Relay {
             flows: BTreeMap::new(),
             timers: BTreeSet::new(),
             ready: BTreeSet::new(),
+            lost: BTreeSet::new(),
             events: VecDeque::new(),
             bytes: 0,
             state: 0,
@@ -249,6 +259,7 @@ impl Relay {
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
         self.set_view(now, link, view);
+        let better = self.better_than(link);
         let state = self.links.get_mut(&link)?;
         out.clear();
         out.resize(FLOW_HEADER_LEN, 0);
@@ -264,8 +275,9 @@ impl Relay {
                 state.is_active.remove(&key);
                 continue;
             };
+            let waits = flow.has_plain_for(&better);
             let Some(way) = flow.ways.get_mut(&link) else { continue };
-            let pulled = match flow.plain.pop_front() {
+            let pulled = match waits.then(|| flow.plain.pop_front()).flatten() {
                 Some((kind, hop_limit, octets)) => {
                     out.extend_from_slice(&octets);
                     self.bytes -= octets.len();
@@ -295,12 +307,13 @@ impl Relay {
     /// Whether [`Relay::pull`] would give a packet that was not made here.
     #[must_use]
     pub fn wants(&self, now: Timestamp, link: LinkId) -> bool {
+        let better = self.better_than(link);
         self.links.get(&link).is_some_and(|state| {
             state.opaque.is_due(now)
                 || state.active.iter().any(|key| {
                     self.flows.get(key).is_some_and(|flow| {
                         let way = flow.ways.get(&link);
-                        way.is_some_and(|way| !flow.plain.is_empty() || way.wants())
+                        way.is_some_and(|way| flow.has_plain_for(&better) || way.wants())
                     })
                 })
         })
@@ -368,6 +381,11 @@ impl Relay {
     /// A link that has got something to send since it was asked last.
     pub fn pop_ready(&mut self) -> Option<LinkId> {
         self.ready.pop_first()
+    }
+
+    /// A link that has fallen silent or is gone: what sessions have set aside for it is for others.
+    pub fn pop_lost(&mut self) -> Option<LinkId> {
+        self.lost.pop_first()
     }
 
     fn arm(&mut self, key: FlowKey) {

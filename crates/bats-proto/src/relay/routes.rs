@@ -63,6 +63,9 @@ impl Relay {
     pub fn remove_link(&mut self, now: Timestamp, link: LinkId) {
         let orphaned = self.links.remove(&link).map(|mut state| state.opaque.take());
         self.ready.remove(&link);
+        if orphaned.is_some() {
+            self.lost.insert(link);
+        }
         let mut touched = Vec::new();
         for (&destination, links) in &mut self.routes {
             if links.contains(&link) {
@@ -189,12 +192,22 @@ impl Relay {
         self.links.get(&link).is_some_and(|state| state.view.alive)
     }
 
+    /// The links that are heard, if this one is not: what all of them may take is not for it.
+    pub(super) fn better_than(&self, link: LinkId) -> Vec<LinkId> {
+        if self.is_alive(link) {
+            return Vec::new();
+        }
+        let heard = self.links.iter().filter(|(_, state)| state.view.alive);
+        heard.map(|(&id, _)| id).collect()
+    }
+
     /// How a link looks now.
     pub fn set_view(&mut self, now: Timestamp, link: LinkId, view: &LinkView) {
         let Some(state) = self.links.get_mut(&link) else { return };
         let (was, is) = (state.view.alive, view.alive);
         state.view = *view;
         if was && !is {
+            self.lost.insert(link);
             self.leave(now, link);
         } else if is && !was {
             let keys: Vec<FlowKey> = self.flows_over(link);
