@@ -680,7 +680,14 @@ mod tests {
         for number in first..64 {
             let repairs = VecDeque::new();
             let end = number + 1;
-            cells.push_back(Cell { first: number, end, closed: true, tail: true, rounds: 0, repairs });
+            cells.push_back(Cell {
+                first: number,
+                end,
+                closed: true,
+                tail: true,
+                rounds: 0,
+                repairs,
+            });
         }
         sender.cells = cells;
         let entries = vec![RankEntry { first, span: 16, missing: 12 }];

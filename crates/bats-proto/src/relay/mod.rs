@@ -108,6 +108,8 @@ struct Link {
     feedback: bool,
     view: LinkView,
     opaque: OpaqueQueue,
+    /// A packet between the ends has left, and the next one is to be of a flow.
+    coded_turn: bool,
     /// Flows that may have packets for the link, in order of their turns.
     active: VecDeque<FlowKey>,
     is_active: BTreeSet<FlowKey>,
@@ -230,6 +232,7 @@ impl Relay {
             feedback: feedback && self.config.recoding,
             view: LinkView::default(),
             opaque: OpaqueQueue::default(),
+            coded_turn: false,
             active: VecDeque::new(),
             is_active: BTreeSet::new(),
             blocked: BTreeSet::new(),
@@ -259,15 +262,44 @@ impl Relay {
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
         self.set_view(now, link, view);
-        let better = self.better_than(link);
-        let state = self.links.get_mut(&link)?;
         out.clear();
         out.resize(FLOW_HEADER_LEN, 0);
-        if let Some(header) = state.opaque.pull(now, view, out) {
-            header.encode(&mut Writer::new(out))?;
-            self.stats.opaque_sent += 1;
-            return Some(PacketKind::Control);
+        // They take turns: handshakes and reports that fill a slow link would starve all data.
+        if self.links.get(&link)?.coded_turn {
+            let coded = self.pull_coded(now, link, view, number, out);
+            return coded.or_else(|| self.pull_opaque(now, link, view, out));
         }
+        let opaque = self.pull_opaque(now, link, view, out);
+        opaque.or_else(|| self.pull_coded(now, link, view, number, out))
+    }
+
+    fn pull_opaque(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        view: &LinkView,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let state = self.links.get_mut(&link)?;
+        let pulled = state.opaque.pull(now, view, out);
+        self.stats.overflowed += state.opaque.take_expired();
+        pulled?.encode(&mut Writer::new(out))?;
+        state.coded_turn = true;
+        self.stats.opaque_sent += 1;
+        Some(PacketKind::Control)
+    }
+
+    fn pull_coded(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        view: &LinkView,
+        number: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let better = self.better_than(link);
+        let state = self.links.get_mut(&link)?;
+        state.coded_turn = false;
         while let Some(&key) = state.active.front() {
             let flow = self.flows.get_mut(&key).filter(|flow| flow.ways.contains_key(&link));
             let Some(flow) = flow else {

@@ -230,12 +230,9 @@ fn keep_alives_do_not_put_off_the_repair_across_relays() {
 /// finished.
 #[test]
 fn silent_links_keep_nothing_back() {
-    for (mode, recoding) in [
-        (Mode::Brctp, false),
-        (Mode::Brtp, false),
-        (Mode::Brctp, true),
-        (Mode::Brtp, true),
-    ] {
+    for (mode, recoding) in
+        [(Mode::Brctp, false), (Mode::Brtp, false), (Mode::Brctp, true), (Mode::Brtp, true)]
+    {
         for after in 0..8 {
             let transport = TransportConfig { mode, ..TransportConfig::default() };
             let relay = RelayConfig { recoding, ..RelayConfig::new(node_id(0)) };
