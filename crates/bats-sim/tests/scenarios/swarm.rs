@@ -60,6 +60,23 @@ fn two_hundred_seeds_are_safe_and_live() {
     assert!(relayed > 50 && restarts > 10 && moves > 20, "{relayed}, {restarts}, {moves}");
 }
 
+/// Of the first 10,000 seeds those that have failed at some time.
+const FAILED_ONCE: [u64; 22] = [
+    414, 1_299, 1_670, 1_862, 2_384, 2_734, 3_110, 3_217, 3_468, 3_580, 4_293, 4_814, 5_415, 5_676,
+    6_021, 6_211, 6_290, 6_585, 7_498, 7_937, 8_711, 9_500,
+];
+
+#[test]
+fn seeds_that_failed_once_pass() {
+    let failures: Vec<_> = reports(FAILED_ONCE.len() as u64, |index| {
+        run(&Plan::new(FAILED_ONCE[index as usize], LONGEST), false)
+    })
+    .into_iter()
+    .filter_map(|report| Some((report.seed, report.violation?)))
+    .collect();
+    assert!(failures.is_empty(), "{failures:?}");
+}
+
 #[test]
 fn a_seed_is_the_same_run_every_time() {
     let different: Vec<_> = reports(20, |seed| {
