@@ -382,6 +382,13 @@ impl Connection {
         Some(kind)
     }
 
+    /// The round trip that sets how often ranks are reported. Across relays the shortest one says
+    /// little, and reports may fill a slow link.
+    pub(super) fn report_rtt(&self) -> Duration {
+        let carried = self.carried.as_deref();
+        carried.map_or_else(|| self.rtt.min(), |c| c.round_trip(self.rtt.smoothed()))
+    }
+
     /// How the way to the other end looks to the flow of a carried session.
     pub(super) fn carried_view(&self, carried: &CarriedSession) -> PathView {
         let loss = if carried.recoded { 0.0 } else { carried.loss.estimate };

@@ -184,7 +184,7 @@ impl Connection {
     }
 
     pub(super) fn handle_coded(&mut self, now: Timestamp, kind: PacketKind, payload: &[u8]) {
-        let rtt = self.rtt.min();
+        let rtt = self.report_rtt();
         if let Err(number) = self.is_genuine(kind, payload) {
             return self.on_altered(now, 1, Some(number));
         }

@@ -41,6 +41,8 @@ const PROBES_BEFORE_ABANDON: u32 = 2;
 const FAST_PROBES: u32 = 20;
 /// Probe time-outs that sessions across relays wait where links wait one.
 const CARRIED_PROBE_FACTOR: u32 = 3;
+/// Probes of such a session that an idle time-out has room for, however long its round trip seems.
+const CARRIED_PROBES: u32 = 8;
 /// Octets below which no further report is begun in a control packet: its fields and some ranks, and
 /// an acknowledgement.
 const REPORT_ROOM: usize = 600;
@@ -131,9 +133,9 @@ impl Connection {
             // message was answered by our close knows that it was received.
             let mut ranges = core::mem::take(&mut self.ranges);
             let header = self.ack_header(now, &mut ranges);
-            let min_rtt = self.rtt.min();
+            let rtt = self.report_rtt();
             let feedback =
-                self.streams.as_mut().and_then(|streams| streams.incoming.feedback(now, min_rtt));
+                self.streams.as_mut().and_then(|streams| streams.incoming.feedback(now, rtt));
             self.begin_packet(buffer);
             let start = self.write_frames(buffer, |writer| {
                 if let Some(feedback) = feedback {
@@ -262,8 +264,9 @@ impl Connection {
         let ack_due = self.control.ack || self.control.unacknowledged > 0;
         let mut ranges = core::mem::take(&mut self.ranges);
         let header = if ack_due { self.ack_header(now, &mut ranges) } else { None };
+        let rtt = self.report_rtt();
         let feedback = match &mut self.streams {
-            Some(streams) if self.control.rank => streams.incoming.feedback(now, self.rtt.min()),
+            Some(streams) if self.control.rank => streams.incoming.feedback(now, rtt),
             _ => None,
         };
         let credit = match &mut self.streams {
@@ -614,8 +617,9 @@ impl Connection {
     fn probe_backoff(&self) -> Duration {
         let mut base = self.rtt.probe_timeout(MAX_ACK_DELAY);
         if self.carried.is_some() {
-            // Relays repair first, and queues stand between the ends.
-            base *= CARRIED_PROBE_FACTOR;
+            // Relays repair first, and queues stand between the ends. Ends acknowledge so little that a
+            // round trip measured in a full queue stands for long: it must not be the peer's end.
+            base = (base * CARRIED_PROBE_FACTOR).min(self.idle_timeout / CARRIED_PROBES);
         }
         let cap = if self.probe_count < FAST_PROBES {
             MAX_PROBE_INTERVAL

@@ -277,7 +277,7 @@ fn keys_of_the_stand_in_differ_by_label_and_direction() {
 #[test]
 fn masks_are_those_of_the_rfc() {
     let id = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
-    let keys = initial_keys(Security::Tls, &id, true).unwrap();
+    let keys = initial_keys(Security::Tls, None, &id, true).unwrap();
     let sample = 0xd1b1_c98d_d768_9fb8_ec11_d242_b123_dc9b_u128;
     let mask = [0x43 & 0x1f, 0x7b, 0x9a, 0xec, 0x36];
     assert_eq!(keys.local.header.mask(&sample.to_be_bytes()), mask);
@@ -286,8 +286,8 @@ fn masks_are_those_of_the_rfc() {
     assert_eq!(keys.remote.header.mask(&sample.to_be_bytes()), mask);
     assert_eq!(keys.local.packet.confidentiality_limit(), 1 << 23);
     assert_eq!(keys.local.packet.integrity_limit(), 1 << 52);
-    let servers = initial_keys(Security::Tls, &id, false).unwrap();
+    let servers = initial_keys(Security::Tls, None, &id, false).unwrap();
     assert!(match_each_other(&keys, &servers));
-    let plain = initial_keys(Security::DangerousPlain, &id, true).unwrap();
+    let plain = initial_keys(Security::DangerousPlain, None, &id, true).unwrap();
     assert!(opens(&plain.local.packet, &plain_keys(1, false).remote.packet));
 }

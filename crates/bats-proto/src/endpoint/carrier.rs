@@ -357,17 +357,8 @@ impl Endpoint {
         let (id, view) = (LinkId(handle.0), link.link_view(now));
         let was_alive = carrier.relay.is_alive(id);
         carrier.relay.set_view(now, id, &view);
-        let is_alive = carrier.relay.is_alive(id);
-        // It may have fallen silent while it was asked for something else.
-        let mut fallen = Vec::new();
-        while let Some(LinkId(link)) = carrier.relay.pop_fallen() {
-            fallen.push(ConnectionHandle(link));
-        }
-        if is_alive == was_alive && fallen.is_empty() {
+        if carrier.relay.is_alive(id) == was_alive {
             return;
-        }
-        for link in fallen {
-            self.release_shares(link);
         }
         self.wake_links();
     }
@@ -470,9 +461,17 @@ impl Endpoint {
         }
     }
 
+    /// Whoever asks the relay may find a link silent: its shares are for the others then.
+    pub(super) fn release_lost(&mut self) {
+        while let Some(LinkId(id)) = self.carrier.as_mut().and_then(|c| c.relay.pop_lost()) {
+            self.release_shares(ConnectionHandle(id));
+        }
+    }
+
     /// Links that the relay has got something for, and sessions that gave packets, have to be looked
     /// at.
     pub(super) fn wake_links(&mut self) {
+        self.release_lost();
         while let Some(LinkId(id)) = self.carrier.as_mut().and_then(|c| c.relay.pop_ready()) {
             self.wake_link(ConnectionHandle(id));
         }
@@ -504,6 +503,7 @@ impl Endpoint {
         let admitted = self.connections.get(&handle).is_some_and(|c| c.is_admitted());
         // A link that is given up must not be handed what was kept for it.
         self.watch_link(now, handle);
+        self.release_lost();
         let Some(carrier) = self.carrier.as_mut().filter(|_| admitted) else {
             return self.connections.get_mut(&handle)?.poll_transmit(now, buffer, None);
         };

@@ -430,6 +430,7 @@ impl Endpoint {
             self.half_open.remove(handle);
             if let Some(carrier) = &mut self.carrier {
                 carrier.forget(now, handle, connection.carried_key());
+                self.release_lost();
             }
         }
     }

@@ -301,7 +301,9 @@ impl FlowReceiver {
             Some(_) => self.next,
         };
         let incomplete = decoded_below < self.seen_end;
-        self.feedback_at = incomplete.then(|| now + (rtt / 4).max(MIN_FEEDBACK_INTERVAL * 4));
+        // While relays repair there is no use in asking often, and each time costs them packets.
+        let repeat = (rtt / 4).max(self.patience.unwrap_or_default() / 4);
+        self.feedback_at = incomplete.then(|| now + repeat.max(MIN_FEEDBACK_INTERVAL * 4));
         RankFeedback {
             decoded_below,
             seen_end: self.seen_end,

@@ -519,7 +519,10 @@ impl FlowSender {
             let mut missing =
                 if run { entry.span.min(cell_end - entry.first) } else { entry.missing };
             let first = entry.first;
-            let mut end = (entry.first + entry.span).min(cell_end);
+            // Repairs of small cells reach back over others and link them: what is missing in all of
+            // them is not made up for by the first.
+            let stop = if run { cell_end } else { cell_end.max(first + self.window_cap) };
+            let mut end = (entry.first + entry.span).min(stop);
             while let Some(next) = entries.next_if(|next| next.first < cell_end) {
                 let inside = next.span.min(cell_end - next.first);
                 missing += if next.missing == next.span { inside } else { next.missing };
@@ -691,6 +694,36 @@ mod tests {
         sender.on_rank_feedback(Timestamp::ZERO, &missing(32, 32), &path()).unwrap();
         assert_eq!(sender.queue.len(), queued, "still missing, still under way");
         assert_eq!(sender.urgent, queued);
+    }
+
+    /// Thin flows have cells of a symbol or two, and repairs that link many of them.
+    #[test]
+    fn what_is_missing_across_cells_is_made_up_for_at_once() {
+        let mut sender = sender();
+        let (first, mut cells) = (32, VecDeque::new());
+        for number in first..64 {
+            let repairs = VecDeque::new();
+            let end = number + 1;
+            cells.push_back(Cell {
+                first: number,
+                end,
+                closed: true,
+                tail: true,
+                rounds: 0,
+                repairs,
+            });
+        }
+        sender.cells = cells;
+        let entries = vec![RankEntry { first, span: 16, missing: 12 }];
+        let report =
+            RankFeedback { decoded_below: first, seen_end: 64, entries, ..RankFeedback::default() };
+        sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();
+        let windows: Vec<_> =
+            sender.queue.iter().map(|repair| (repair.header.first, repair.header.count)).collect();
+        assert!(windows.len() >= 12, "{windows:?}");
+        assert!(windows.iter().all(|&window| window == (32, 16)), "{windows:?}");
+        sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();
+        assert_eq!(sender.queue.len(), windows.len(), "still missing, still under way");
     }
 
     #[test]

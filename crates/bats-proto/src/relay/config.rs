@@ -91,7 +91,8 @@ pub struct RelayStats {
     pub hop_limit: u64,
     /// Dropped: repetitions of end-to-end packets.
     pub repeated: u64,
-    /// Dropped: the queue was full, or there were too many flows.
+    /// Dropped: a queue was full, a packet between the ends waited too long in one, or there were
+    /// too many flows.
     pub overflowed: u64,
     /// Batches whose packets were let go for want of room before the next node was known to have
     /// them: they were forwarded, and not repaired here.

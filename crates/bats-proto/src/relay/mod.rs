@@ -112,6 +112,8 @@ struct Link {
     feedback: bool,
     view: LinkView,
     opaque: OpaqueQueue,
+    /// A packet between the ends has left, and the next one is to be of a flow.
+    coded_turn: bool,
     /// Flows that may have packets for the link, in order of their turns.
     active: VecDeque<FlowKey>,
     is_active: BTreeSet<FlowKey>,
@@ -149,6 +151,13 @@ struct Flow {
     plain: VecDeque<(PacketKind, u8, Vec<u8>)>,
 }
 
+impl Flow {
+    /// Whether a packet waits that any link may take, and none of the `better` ones leads there.
+    fn has_plain_for(&self, better: &[LinkId]) -> bool {
+        !self.plain.is_empty() && !better.iter().any(|link| self.ways.contains_key(link))
+    }
+}
+
 /// The carrying part of a node.
 #[derive(Debug)]
 pub struct Relay {
@@ -156,14 +165,14 @@ pub struct Relay {
     seed: u64,
     links: BTreeMap<LinkId, Link>,
     routes: BTreeMap<NodeId, Vec<LinkId>>,
-    /// Links that have fallen silent and that nobody was told of.
-    fallen: Vec<LinkId>,
     /// Ways on which something was altered.
     lying: BTreeSet<(NodeId, LinkId)>,
     flows: BTreeMap<FlowKey, Flow>,
     timers: BTreeSet<(Timestamp, FlowKey)>,
     /// Links that have got something to send.
     ready: BTreeSet<LinkId>,
+    /// Links that have fallen silent or are gone.
+    lost: BTreeSet<LinkId>,
     events: VecDeque<RelayEvent>,
     bytes: usize,
     /// Octets of what is known of batches, of all flows.
@@ -180,11 +189,11 @@ impl Relay {
             seed,
             links: BTreeMap::new(),
             routes: BTreeMap::new(),
-            fallen: Vec::new(),
             lying: BTreeSet::new(),
             flows: BTreeMap::new(),
             timers: BTreeSet::new(),
             ready: BTreeSet::new(),
+            lost: BTreeSet::new(),
             events: VecDeque::new(),
             bytes: 0,
             state: 0,
@@ -227,6 +236,7 @@ impl Relay {
             feedback: feedback && self.config.recoding,
             view: LinkView::default(),
             opaque: OpaqueQueue::default(),
+            coded_turn: false,
             active: VecDeque::new(),
             is_active: BTreeSet::new(),
             blocked: BTreeSet::new(),
@@ -256,14 +266,44 @@ impl Relay {
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
         self.set_view(now, link, view);
-        let state = self.links.get_mut(&link)?;
         out.clear();
         out.resize(FLOW_HEADER_LEN, 0);
-        if let Some(header) = state.opaque.pull(now, view, out) {
-            header.encode(&mut Writer::new(out))?;
-            self.stats.opaque_sent += 1;
-            return Some(PacketKind::Control);
+        // They take turns: handshakes and reports that fill a slow link would starve all data.
+        if self.links.get(&link)?.coded_turn {
+            let coded = self.pull_coded(now, link, view, number, out);
+            return coded.or_else(|| self.pull_opaque(now, link, view, out));
         }
+        let opaque = self.pull_opaque(now, link, view, out);
+        opaque.or_else(|| self.pull_coded(now, link, view, number, out))
+    }
+
+    fn pull_opaque(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        view: &LinkView,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let state = self.links.get_mut(&link)?;
+        let pulled = state.opaque.pull(now, view, out);
+        self.stats.overflowed += state.opaque.take_expired();
+        pulled?.encode(&mut Writer::new(out))?;
+        state.coded_turn = true;
+        self.stats.opaque_sent += 1;
+        Some(PacketKind::Control)
+    }
+
+    fn pull_coded(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        view: &LinkView,
+        number: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let better = self.better_than(link);
+        let state = self.links.get_mut(&link)?;
+        state.coded_turn = false;
         while let Some(&key) = state.active.front() {
             let flow = self.flows.get_mut(&key).filter(|flow| flow.ways.contains_key(&link));
             let Some(flow) = flow else {
@@ -271,8 +311,9 @@ impl Relay {
                 state.is_active.remove(&key);
                 continue;
             };
+            let waits = flow.has_plain_for(&better);
             let Some(way) = flow.ways.get_mut(&link) else { continue };
-            let pulled = match flow.plain.pop_front() {
+            let pulled = match waits.then(|| flow.plain.pop_front()).flatten() {
                 Some((kind, hop_limit, octets)) => {
                     out.extend_from_slice(&octets);
                     self.bytes -= octets.len();
@@ -302,12 +343,13 @@ impl Relay {
     /// Whether [`Relay::pull`] would give a packet that was not made here.
     #[must_use]
     pub fn wants(&self, now: Timestamp, link: LinkId) -> bool {
+        let better = self.better_than(link);
         self.links.get(&link).is_some_and(|state| {
             state.opaque.is_due(now)
                 || state.active.iter().any(|key| {
                     self.flows.get(key).is_some_and(|flow| {
                         let way = flow.ways.get(&link);
-                        way.is_some_and(|way| !flow.plain.is_empty() || way.wants())
+                        way.is_some_and(|way| flow.has_plain_for(&better) || way.wants())
                     })
                 })
         })
@@ -375,6 +417,11 @@ impl Relay {
     /// A link that has got something to send since it was asked last.
     pub fn pop_ready(&mut self) -> Option<LinkId> {
         self.ready.pop_first()
+    }
+
+    /// A link that has fallen silent or is gone: what sessions have set aside for it is for others.
+    pub fn pop_lost(&mut self) -> Option<LinkId> {
+        self.lost.pop_first()
     }
 
     fn arm(&mut self, key: FlowKey) {

@@ -18,11 +18,15 @@ const RESIDUAL: f64 = 0.01;
 const MAX_COPIES: u8 = 4;
 /// Time between repetitions, so that a short burst of losses does not take all of them.
 const SPACING: Duration = Duration::from_millis(1);
+/// Longest time that a packet waits for a link: the ends have said it again by then, and what is old would
+/// only hold up what is new.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Packets of a flow that are remembered to tell repetitions.
 const REMEMBERED: usize = 128;
 
 #[derive(Debug)]
 struct Waiting {
+    since: Timestamp,
     due: Timestamp,
     /// Zero until it is sent for the first time.
     sent: u8,
@@ -36,6 +40,8 @@ pub(super) struct OpaqueQueue {
     waiting: VecDeque<Waiting>,
     /// The link knows of what was due then; it asks when its window allows.
     announced: Timestamp,
+    /// Packets dropped because they had waited too long.
+    expired: u64,
 }
 
 impl OpaqueQueue {
@@ -45,7 +51,13 @@ impl OpaqueQueue {
             return false;
         }
         self.announced = self.announced.max(now);
-        self.waiting.push_back(Waiting { due: now, sent: 0, header, octets: octets.to_vec() });
+        self.waiting.push_back(Waiting {
+            since: now,
+            due: now,
+            sent: 0,
+            header,
+            octets: octets.to_vec(),
+        });
         true
     }
 
@@ -56,8 +68,14 @@ impl OpaqueQueue {
         view: &LinkView,
         out: &mut Vec<u8>,
     ) -> Option<FlowHeader> {
-        let index = self.waiting.iter().position(|packet| packet.due <= now)?;
-        let mut packet = self.waiting.remove(index)?;
+        let mut packet = loop {
+            let index = self.waiting.iter().position(|packet| packet.due <= now)?;
+            let packet = self.waiting.remove(index)?;
+            if packet.since + LONGEST_WAIT > now {
+                break packet;
+            }
+            self.expired += u64::from(packet.sent == 0);
+        };
         out.extend_from_slice(&packet.octets);
         packet.sent += 1;
         let header = packet.header;
@@ -66,6 +84,11 @@ impl OpaqueQueue {
             self.waiting.push_back(packet);
         }
         Some(header)
+    }
+
+    /// Packets that were dropped unsent because they had waited too long, since it was asked last.
+    pub(super) fn take_expired(&mut self) -> u64 {
+        core::mem::take(&mut self.expired)
     }
 
     /// When the next packet that the link does not know of is due.
@@ -160,6 +183,20 @@ mod tests {
             assert_eq!(queue.next_at(), None);
             assert!(!seen.is_repeated(b"abcd"));
         }
+    }
+
+    #[test]
+    fn what_is_too_old_makes_room_for_what_is_new() {
+        let (view, header) = (LinkView::default(), FlowHeader { key: KEY, hop_limit: 1 });
+        let mut queue = OpaqueQueue::default();
+        let start = Timestamp::from_millis(1);
+        for age in [400, 200, 0] {
+            queue.push(start + Duration::from_millis(400 - age), header, &[age as u8]);
+        }
+        let (now, mut out) = (start + LONGEST_WAIT + Duration::from_millis(300), Vec::new());
+        assert!(queue.pull(now, &view, &mut out).is_some());
+        assert!(queue.pull(now, &view, &mut out).is_none());
+        assert_eq!((&out[..], queue.take_expired(), queue.take_expired()), (&[0][..], 2, 0));
     }
 
     #[test]

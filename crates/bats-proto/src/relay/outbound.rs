@@ -272,12 +272,21 @@ impl Outbound {
         for (space, batches) in [Space::Source, Space::Repair].into_iter().zip(other.batches) {
             for (id, batch) in batches {
                 let Some(recoder) = &batch.recoder else { continue };
+                let spent = batch.recoded.saturating_add(batch.sent_rows as u16);
+                if spent >= MAX_RECODED && !batch.is_unsent() {
+                    stats.batches_unrepaired += 1;
+                    continue;
+                }
                 for (vector, payload) in recoder.received() {
                     let (window, hop_limit) = (batch.window, batch.hop_limit);
                     let vector = *vector;
                     let coded = Coded { space, batch: id, window, vector, payload, hop_limit };
                     // What is here already is not needed twice.
                     self.add(now, &coded, stats);
+                }
+                // It may come back: a batch has one budget, whatever links it has tried.
+                if let Some(own) = self.batches[space as usize].get_mut(&id) {
+                    own.recoded = own.recoded.max(spent.min(MAX_RECODED));
                 }
             }
         }
@@ -548,7 +557,10 @@ impl Outbound {
             }
         }
         self.owed.extend(added);
-        if !self.fresh.is_empty() || !self.forwards.is_empty() || self.queued_there > 0 {
+        // Room that comes back while nothing is on the way is told with the next packet only: it has
+        // to be tried.
+        let is_full = self.room_there == Some(0);
+        if !self.fresh.is_empty() || !self.forwards.is_empty() || self.queued_there > 0 || is_full {
             next = Some(next.map_or(now + horizon, |at| at.min(now + horizon)));
         }
         if let Some(at) = next {

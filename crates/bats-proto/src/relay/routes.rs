@@ -63,6 +63,9 @@ impl Relay {
     pub fn remove_link(&mut self, now: Timestamp, link: LinkId) {
         let orphaned = self.links.remove(&link).map(|mut state| state.opaque.take());
         self.ready.remove(&link);
+        if orphaned.is_some() {
+            self.lost.insert(link);
+        }
         let mut touched = Vec::new();
         for (&destination, links) in &mut self.routes {
             if links.contains(&link) {
@@ -189,12 +192,6 @@ impl Relay {
         self.links.get(&link).is_some_and(|state| state.view.alive)
     }
 
-    /// The next link that has fallen silent since this was asked: what is kept for it elsewhere is to
-    /// leave by others.
-    pub fn pop_fallen(&mut self) -> Option<LinkId> {
-        self.fallen.pop()
-    }
-
     /// Whether a link that looks like this is used: one that is quiet only if there is no other.
     fn would_be_alive(&self, link: LinkId, view: &LinkView) -> bool {
         let has_other = || {
@@ -204,6 +201,15 @@ impl Relay {
         view.alive && !(view.quiet && has_other())
     }
 
+    /// The links that are heard, if this one is not: what all of them may take is not for it.
+    pub(super) fn better_than(&self, link: LinkId) -> Vec<LinkId> {
+        if self.is_alive(link) {
+            return Vec::new();
+        }
+        let heard = self.links.iter().filter(|(_, state)| state.view.alive);
+        heard.map(|(&id, _)| id).collect()
+    }
+
     /// How a link looks now.
     pub fn set_view(&mut self, now: Timestamp, link: LinkId, view: &LinkView) {
         let is = self.would_be_alive(link, view);
@@ -211,9 +217,7 @@ impl Relay {
         let was = state.view.alive;
         state.view = LinkView { alive: is, ..*view };
         if was && !is {
-            if !self.fallen.contains(&link) {
-                self.fallen.push(link);
-            }
+            self.lost.insert(link);
             self.leave(now, link);
         } else if is && !was {
             let keys: Vec<FlowKey> = self.flows_over(link);

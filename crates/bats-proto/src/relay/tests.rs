@@ -619,21 +619,21 @@ fn a_quiet_link_is_left_only_for_another() {
     assert!(relay.add_route(now, KEY.destination, LINK_DOWN));
     relay.set_view(now, LINK_DOWN, &quiet);
     assert!(relay.is_alive(LINK_DOWN), "there is no other");
-    assert_eq!(relay.pop_fallen(), None);
+    assert_eq!(relay.pop_lost(), None);
     relay.set_view(now, LINK_DOWN, &seen);
     relay.add_link(LINK_UP, true);
     assert!(relay.add_route(now, KEY.destination, LINK_UP));
     relay.set_view(now, LINK_UP, &view(1_000_000, 200));
     relay.set_view(now, LINK_DOWN, &quiet);
     assert!(!relay.is_alive(LINK_DOWN));
-    assert_eq!((relay.pop_fallen(), relay.pop_fallen()), (Some(LINK_DOWN), None));
+    assert_eq!((relay.pop_lost(), relay.pop_lost()), (Some(LINK_DOWN), None));
     assert_eq!(relay.route(KEY.destination), Some(LINK_UP));
     // The other one, too: it stays, as the last that is left.
     relay.set_view(now, LINK_UP, &LinkView { quiet: true, ..view(1_000_000, 200) });
     assert!(relay.is_alive(LINK_UP));
     relay.set_view(now, LINK_DOWN, &seen);
     assert!(relay.is_alive(LINK_DOWN), "it was heard");
-    assert_eq!(relay.pop_fallen(), None);
+    assert_eq!(relay.pop_lost(), None);
 }
 
 #[test]
@@ -648,6 +648,32 @@ fn there_is_a_limit_to_links_used_together() {
     relay.remove_route(now, KEY.destination, LinkId(0));
     assert!(relay.add_route(now, KEY.destination, LinkId(MAX_WAYS as u64)));
     assert_eq!(relay.routes(KEY.destination).count(), MAX_WAYS);
+}
+
+fn report(queued: u64, room: u64) -> BatchRank {
+    let ranks = vec![1];
+    BatchRank { key: KEY, space: Space::Source, mark: 9, queued, room, first: 0, ranks }
+}
+
+/// The next node had no way on for a moment and has one again, of which nobody tells: found by the
+/// swarm as sessions that never sent again.
+#[test]
+fn a_neighbour_without_room_is_tried_again() {
+    let mut relay = relay_between();
+    let (mut now, seen) = (NOW, view(1_000_000, 100));
+    let mut packet = vec![0; 4];
+    SourceHeader::new(0).encode(&mut Writer::new(&mut packet)).unwrap();
+    packet.extend(symbol(0));
+    relay.send_coded(now, KEY, LINK_DOWN, PacketKind::Source, &packet);
+    assert!(pull(&mut relay, now, &seen, 1).is_some());
+    relay.on_report(now, LINK_DOWN, &seen, &report(0, 0));
+    assert!(!relay.has_room(now, KEY, LINK_DOWN));
+    let end = now + Duration::from_secs(1);
+    while let Some(at) = relay.next_timeout().filter(|&at| at < end) {
+        now = at.max(now);
+        relay.handle_timeout(now);
+    }
+    assert!(relay.has_room(end, KEY, LINK_DOWN));
 }
 
 /// What waits for a link that falls silent, or goes, leaves by the other; memory is accounted for.

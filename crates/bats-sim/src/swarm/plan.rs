@@ -272,6 +272,19 @@ impl Plan {
         self.blackout() * 2 + waits > self.transport.idle_timeout
     }
 
+    /// Whether a burst of losses may outlast the idle time-out of an end that has nothing but questions
+    /// to send. Bursts last so many packets, however few are sent: they ask four times a second for 5 s,
+    /// and once a second then.
+    pub fn may_be_silenced(&self) -> bool {
+        let (idle, fast) = (self.transport.idle_timeout.as_secs_f64(), 5.0);
+        let packets = idle.min(fast) * 4.0 + (idle - fast).max(0.0);
+        let lasts = |link: &LinkConfig| match link.loss {
+            Loss::GilbertElliott { bad_to_good, .. } => (1.0 - bad_to_good).powf(packets) > 0.01,
+            _ => false,
+        };
+        self.hops.iter().flatten().any(lasts)
+    }
+
     /// Whether a handshake may fail: it has 10 s, and backs off.
     pub fn may_fail(&self) -> bool {
         let waits = self.queueing() * 4 + self.round_trip() * 4;
@@ -436,6 +449,17 @@ mod tests {
         let all: std::collections::BTreeSet<_> = (0..500).map(text).collect();
         assert_eq!(all.len(), 500);
         assert_eq!(text(7), text(7));
+    }
+
+    #[test]
+    fn a_long_burst_silences_short_time_outs_only() {
+        let mut plan = Plan::new(1, Duration::from_secs(1));
+        for (burst, idle, silenced) in [(9.0, 8, true), (3.0, 8, false), (9.0, 30, false)] {
+            let link = LinkConfig { loss: Loss::bursts(0.1, burst), ..LinkConfig::default() };
+            plan.hops = [vec![LinkConfig::default()], vec![link]];
+            plan.transport.idle_timeout = Duration::from_secs(idle);
+            assert_eq!(plan.may_be_silenced(), silenced, "{burst} {idle}");
+        }
     }
 
     #[test]

@@ -520,7 +520,7 @@ impl<'a> Run<'a> {
             CloseReason::IdleTimeout(_) => {
                 // Whoever cannot be reached during the handshake is not there any more afterwards.
                 let never = pair.sides[1].handle.is_none() && self.plan.may_fail();
-                over || self.plan.may_die() || never
+                over || self.plan.may_die() || self.plan.may_be_silenced() || never
             }
             CloseReason::HandshakeTimeout => over || self.plan.may_fail(),
             _ => false,

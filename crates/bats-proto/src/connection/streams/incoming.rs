@@ -336,8 +336,10 @@ impl Incoming {
 
     /// Sets how long the repair of gaps is left to relays.
     pub(in crate::connection) fn set_patience(&mut self, patience: Duration) {
-        if let Self::Reliable { flow, .. } = self {
-            flow.set_patience(patience);
+        match self {
+            Self::Reliable { flow, .. } => flow.set_patience(patience),
+            Self::Rateless { flow, .. } => flow.set_patience(patience),
+            Self::Timely(_) => {}
         }
     }
 

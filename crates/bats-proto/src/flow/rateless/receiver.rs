@@ -86,6 +86,8 @@ pub struct RatelessReceiver {
     counters: ReceiverCounters,
     feedback_at: Option<Timestamp>,
     last_feedback: Timestamp,
+    /// Time that relays have for repairs.
+    patience: Duration,
 }
 
 impl RatelessReceiver {
@@ -113,7 +115,13 @@ impl RatelessReceiver {
             counters: ReceiverCounters::default(),
             feedback_at: None,
             last_feedback: Timestamp::ZERO,
+            patience: Duration::ZERO,
         }
+    }
+
+    /// Leaves the repair of what is missing to relays for so long: it is not asked for more often.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Octets held by blocks.
@@ -227,7 +235,8 @@ impl RatelessReceiver {
         let needed = packets as usize;
         let max_packets = needed + needed / 4 + 64;
         let limits = Limits {
-            max_batches: 64 + 8 * max_packets / BATCH,
+            // Of a batch there may be but one packet: on lossy paths most are top-ups.
+            max_batches: max_packets,
             max_packets,
             max_bytes: max_packets * (ROWS * padded_length(size) + WORK_BYTES) + BLOCK_BYTES,
             ..Limits::for_code(cache.code(), size)
@@ -269,6 +278,12 @@ impl RatelessReceiver {
                 return Ok(());
             }
             Err(DecodeError::Length) => return Err(FlowError::Malformed),
+            Err(DecodeError::Batches | DecodeError::Packets) => {
+                // So many and no block: it never will be one of these.
+                self.counters.refused += 1;
+                self.blocks.remove(&number);
+                return self.open(number, packets, size);
+            }
             Err(_) => {
                 self.counters.refused += 1;
                 return Ok(());
@@ -362,7 +377,8 @@ impl RatelessReceiver {
             .collect();
         self.last_feedback = now;
         let interval = MIN_FEEDBACK_INTERVAL * self.receivers;
-        self.feedback_at = (!entries.is_empty()).then(|| now + (rtt / 4).max(interval * 4));
+        let repeat = (rtt / 4).max(self.patience / 4).max(interval * 4);
+        self.feedback_at = (!entries.is_empty()).then(|| now + repeat);
         RankFeedback {
             decoded_below,
             seen_end: self.seen_end.max(decoded_below),
