@@ -19,8 +19,9 @@ use crate::wire::varint::Reader;
 const MIN_FEEDBACK_INTERVAL: Duration = Duration::from_millis(1);
 /// Rows that a source packet takes: received, and under elimination or solved.
 const ROWS: usize = 3;
-/// Octets that elimination may take for each packet beside rows, and for each block.
-const WORK_BYTES: usize = 8 << 10;
+/// Octets that elimination may take for each packet beside rows, most where each is the only one of its
+/// batch, and for each block.
+const WORK_BYTES: usize = 16 << 10;
 const BLOCK_BYTES: usize = 1 << 20;
 /// Packets by which those that agree with a block's sizes may lead: so many that do not make it start
 /// anew.

@@ -27,6 +27,42 @@ fn path(loss: f64) -> PathView {
     }
 }
 
+/// Of each batch one packet comes, as on paths that lose much: that is as good as any.
+#[test]
+fn a_packet_of_each_batch_is_enough() {
+    let mut field = Field::new(1, 0.0, 1);
+    let data: Vec<u8> = (0..MAX_BLOCK as usize * SYMBOL).map(|i| (i * i / 7) as u8).collect();
+    let (view, mut out, mut sent) = (path(0.0), Vec::new(), 0);
+    let mut now = Timestamp::from_millis(1);
+    let (receiver, sender) = (&mut field.receivers[0], &mut field.sender);
+    let mut taken = 0;
+    sender.push_block(SYMBOL, &view, |octets| {
+        taken = octets.len().min(data.len());
+        octets[..taken].copy_from_slice(&data[..taken]);
+        (taken, false)
+    });
+    let mut block = None;
+    for _ in 0..2_000 {
+        while sender.poll(now, &mut out).is_some() {
+            sent += 1;
+            if sent % BATCH == 1 {
+                receiver.on_packet(now, PacketKind::Repair, &out, DELAY * 2).unwrap();
+            }
+        }
+        now += DELAY * 10;
+        block = receiver.next_block();
+        if block.is_some() {
+            break;
+        }
+        let report = receiver.feedback(now, DELAY * 2);
+        sender.on_rank_feedback(0, now, &report, &view).unwrap();
+    }
+    let counters = receiver.counters();
+    assert!(block.as_deref() == Some(&data[..taken]), "{sent} sent, {counters:?}");
+    assert_eq!(counters.refused, 0, "the first attempt succeeds: {counters:?}");
+    assert!(taken > 400 * SYMBOL, "{taken} octets");
+}
+
 /// One sender, several receivers with losses of their own, a packet every 0.1 ms; reports are lost
 /// like packets.
 struct Field {
