@@ -137,7 +137,7 @@ fn another_port_is_followed_before_it_is_proved_and_another_host_is_not() {
         assert_eq!(octets[0] > 6_000, !follows, "{place:?}: {octets:?}");
         assert_eq!(stage.stats().path_changes, 0, "nothing is proved");
         let challenge = stage.heard.is_empty().then(|| {
-            stage.pass(MS * 200);
+            stage.pass(MS * 40);
             challenge(&stage).expect("it is challenged, more than once")
         });
         stage.say_frame(&Frame::PathResponse(challenge.unwrap()));
@@ -174,6 +174,25 @@ fn a_port_that_does_not_prove_itself_is_left() {
     stage.remote = new;
     stage.say_frame(&Frame::Ping);
     stage.pass(MS * 5_000);
+    let octets = octets_to(&mut stage, [old, new]);
+    assert!(octets[0] > 6_000 && octets[1] == 0, "{octets:?}");
+    assert_eq!((stage.stats().path_changes, &stage.closed), (0, &None));
+}
+
+/// Who speaks from ever other ports does not keep the one believed first.
+#[test]
+fn a_port_is_not_believed_for_long_because_another_one_is_challenged() {
+    let mut stage = Stage::established(transport());
+    acknowledge(&mut stage, 100);
+    let (old, new) = (stage.remote, SocketAddr::from(PORT));
+    stage.remote = new;
+    stage.say_frame(&Frame::Ping);
+    assert!(octets_to(&mut stage, [old, new])[1] > 6_000, "it is believed");
+    for port in 0..200 {
+        stage.remote = SocketAddr::from((PORT.0, 20_000 + port));
+        stage.say_frame(&Frame::Ping);
+        stage.pass(MS * 5);
+    }
     let octets = octets_to(&mut stage, [old, new]);
     assert!(octets[0] > 6_000 && octets[1] == 0, "{octets:?}");
     assert_eq!((stage.stats().path_changes, &stage.closed), (0, &None));

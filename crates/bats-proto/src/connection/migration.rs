@@ -18,6 +18,8 @@ use crate::wire::short_header::PacketKind;
 
 /// Challenges sent to an address before it is given up.
 const MAX_CHALLENGES: u32 = 5;
+/// Probe time-outs for which a port is believed without a proof: there are four challenges in them.
+const BELIEVED_PROBES: u32 = 8;
 /// Octets sent to an unproved address for each one that came from there (RFC 9000, section 8).
 const AMPLIFICATION: u64 = 3;
 
@@ -41,6 +43,8 @@ pub(super) struct Migration {
     pub(super) changes: u64,
     /// The last address that was proved, while packets go to another port of its host that is not.
     proved: Option<Address>,
+    /// Until when such a port is believed.
+    believed_until: Option<Timestamp>,
     /// A port did not prove itself: the next one is not believed before it does.
     distrusts_ports: bool,
 }
@@ -49,9 +53,10 @@ pub(super) struct Migration {
 type Address = (SocketAddr, Option<IpAddr>);
 
 impl Migration {
-    /// When a challenge is due.
+    /// When a challenge is due, or an unproved port is to be left.
     pub(super) fn next_timeout(&self) -> Option<Timestamp> {
-        self.candidate.map(|candidate| candidate.next)
+        let challenge = self.candidate.map(|candidate| candidate.next);
+        challenge.into_iter().chain(self.believed_until).min()
     }
 }
 
@@ -87,6 +92,8 @@ impl Connection {
             && migration.proved.is_none()
             && !migration.distrusts_ports
         {
+            let patience = self.rtt.probe_timeout(MAX_ACK_DELAY) * BELIEVED_PROBES;
+            migration.believed_until = Some(now + patience);
             migration.proved = Some((self.remote, self.local_ip));
             (self.remote, self.local_ip) = (remote, local_ip);
             self.leave_behind(now);
@@ -130,6 +137,7 @@ impl Connection {
         if let Some(proved) = self.migration.proved.take() {
             (self.remote, self.local_ip) = proved;
             self.migration.candidate = None;
+            self.migration.believed_until = None;
             self.migration.distrusts_ports = true;
             self.leave_behind(now);
         }
@@ -141,6 +149,9 @@ impl Connection {
         now: Timestamp,
         buffer: &mut Vec<u8>,
     ) -> Option<Transmit> {
+        if self.migration.believed_until.is_some_and(|until| until <= now) {
+            self.return_to_proved(now);
+        }
         let mut candidate = self.migration.candidate.filter(|candidate| candidate.next <= now)?;
         if candidate.sent == MAX_CHALLENGES {
             self.migration.candidate = None;
@@ -175,7 +186,7 @@ impl Connection {
             return;
         };
         self.migration.candidate = None;
-        self.migration.proved = None;
+        (self.migration.proved, self.migration.believed_until) = (None, None);
         self.migration.changes += 1;
         if candidate.remote == self.remote {
             return;

@@ -47,8 +47,9 @@ impl Connection {
             self.handle_handshake_datagram(now, payload);
         } else if short_header::destination(payload).is_some() {
             let octets = payload.len();
+            let before = self.received.largest().map(|(number, _)| number);
             if self.handle_short(now, payload, ce) {
-                let is_newest = self.received.largest().is_some_and(|(_, at)| at == now);
+                let is_newest = self.received.largest().map(|(number, _)| number) != before;
                 if remote == self.remote {
                     self.local_ip = local_ip.or(self.local_ip);
                     if is_newest {

@@ -368,7 +368,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// If this is no node, the mode is BRCTP, whose blocks relays do not know, or as
+    /// If this is no node, or as
     /// [`Endpoint::connect`].
     pub fn connect_across(
         &mut self,

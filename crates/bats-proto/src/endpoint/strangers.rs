@@ -108,7 +108,14 @@ impl Endpoint {
             is_repeated || self.half_open.is_busy(datagram.remote, retry_threshold),
         );
         match start {
-            ServerStart::Accept(start) if !crypto.opens(&start, datagram.payload) => {
+            // In closed mode who cannot make a first flight draws no retry either: proofs can be copied.
+            ServerStart::Answer(_)
+                if crypto.is_closed() && !crypto.opens(&initial.destination, datagram.payload) =>
+            {
+                self.stats.strangers_ignored += 1;
+                None
+            }
+            ServerStart::Accept(_) if !crypto.opens(&initial.destination, datagram.payload) => {
                 // Damaged on the way, or never a first flight: nothing is made for it.
                 self.stats.datagrams_dropped += 1;
                 None

@@ -605,9 +605,9 @@ impl FlowSender {
             cell.tail = true;
         }
         for index in 0..self.cells.len() {
-            let queue = &self.queue;
             let cell = &mut self.cells[index];
-            cell.repairs.retain(|(sequence, _)| queue.iter().any(|r| r.sequence == *sequence));
+            // What is queued is still to be sent.
+            cell.repairs.retain(|(_, sent_at)| sent_at.is_none());
             let (first, end) = (cell.first.max(self.seen_end), cell.end);
             if first < end {
                 self.top_up(now, index, first, end, end - first, None, path);

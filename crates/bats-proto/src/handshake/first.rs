@@ -174,9 +174,9 @@ impl ServerCrypto {
 
     /// Whether a datagram has a packet that the keys of its first level open: what was damaged on the way
     /// costs no handshake, and takes no place that others would be limited by.
-    pub(crate) fn opens(&self, start: &StartInfo, datagram: &[u8]) -> bool {
+    pub(crate) fn opens(&self, destination: &[u8; ORIGINAL_CID_LEN], datagram: &[u8]) -> bool {
         let Some(keys) =
-            initial_keys(self.tls.security(), self.closed.as_ref(), &start.destination, false)
+            initial_keys(self.tls.security(), self.closed.as_ref(), destination, false)
         else {
             return false;
         };

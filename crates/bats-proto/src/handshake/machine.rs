@@ -565,6 +565,11 @@ impl Handshake {
         if self.failed || self.next_send.is_none_or(|at| at > now) {
             return None;
         }
+        // Whoever asks before the timer is told of the time finds a repetition due, and not nothing to
+        // send: peers that repeat themselves at the same moments would never hear of each other.
+        if !self.levels.iter().any(|level| level.owes_ack && level.keys.is_some()) {
+            self.handle_timeout(now);
+        }
         let limit = out.len().min(allowance).min(DATAGRAM);
         let mut len = 0;
         let mut has_initial = false;

@@ -271,7 +271,10 @@ impl Relay {
         // They take turns: handshakes and reports that fill a slow link would starve all data.
         if self.links.get(&link)?.coded_turn {
             let coded = self.pull_coded(now, link, view, number, out);
-            return coded.or_else(|| self.pull_opaque(now, link, view, out));
+            return coded.or_else(|| {
+                out.truncate(FLOW_HEADER_LEN);
+                self.pull_opaque(now, link, view, out)
+            });
         }
         let opaque = self.pull_opaque(now, link, view, out);
         opaque.or_else(|| self.pull_coded(now, link, view, number, out))

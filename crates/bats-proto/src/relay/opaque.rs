@@ -18,9 +18,10 @@ const RESIDUAL: f64 = 0.01;
 const MAX_COPIES: u8 = 4;
 /// Time between repetitions, so that a short burst of losses does not take all of them.
 const SPACING: Duration = Duration::from_millis(1);
-/// Longest time that a packet waits for a link: the ends have said it again by then, and what is old would
-/// only hold up what is new.
+/// Longest time that a packet waits for a link, or that of so many full packets on it: the ends have said it
+/// again by then, and what is old would only hold up what is new.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT_PACKETS: f64 = 8.0;
 /// Packets of a flow that are remembered to tell repetitions.
 const REMEMBERED: usize = 128;
 
@@ -68,10 +69,12 @@ impl OpaqueQueue {
         view: &LinkView,
         out: &mut Vec<u8>,
     ) -> Option<FlowHeader> {
+        let slow = LONGEST_WAIT_PACKETS * view.packet as f64 / view.rate.max(1_000) as f64;
+        let longest = LONGEST_WAIT.max(Duration::from_secs_f64(slow));
         let mut packet = loop {
             let index = self.waiting.iter().position(|packet| packet.due <= now)?;
             let packet = self.waiting.remove(index)?;
-            if packet.since + LONGEST_WAIT > now {
+            if packet.since + longest > now {
                 break packet;
             }
             self.expired += u64::from(packet.sent == 0);
@@ -187,16 +190,20 @@ mod tests {
 
     #[test]
     fn what_is_too_old_makes_room_for_what_is_new() {
-        let (view, header) = (LinkView::default(), FlowHeader { key: KEY, hop_limit: 1 });
-        let mut queue = OpaqueQueue::default();
+        let header = FlowHeader { key: KEY, hop_limit: 1 };
         let start = Timestamp::from_millis(1);
-        for age in [400, 200, 0] {
-            queue.push(start + Duration::from_millis(400 - age), header, &[age as u8]);
+        // On a link of 9.6 kbit/s a packet takes a second: a flight of several is not too old for that.
+        for (rate, left) in [(1_000_000, 1), (1_200, 3)] {
+            let view = LinkView { rate, ..LinkView::default() };
+            let mut queue = OpaqueQueue::default();
+            for age in [400, 200, 0] {
+                queue.push(start + Duration::from_millis(400 - age), header, &[age as u8]);
+            }
+            let (now, mut out) = (start + LONGEST_WAIT + Duration::from_millis(300), Vec::new());
+            let pulled = (0..9).filter(|_| queue.pull(now, &view, &mut out).is_some()).count();
+            assert_eq!((pulled, out.last()), (left, Some(&0)));
+            assert_eq!((queue.take_expired(), queue.take_expired()), (3 - left as u64, 0));
         }
-        let (now, mut out) = (start + LONGEST_WAIT + Duration::from_millis(300), Vec::new());
-        assert!(queue.pull(now, &view, &mut out).is_some());
-        assert!(queue.pull(now, &view, &mut out).is_none());
-        assert_eq!((&out[..], queue.take_expired(), queue.take_expired()), (&[0][..], 2, 0));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! brought over moves to the others.
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use bats_types::Timestamp;
 
@@ -192,11 +193,16 @@ impl Relay {
         self.links.get(&link).is_some_and(|state| state.view.alive)
     }
 
-    /// Whether a link that looks like this is used: one that is quiet only if there is no other.
+    /// Whether a link that looks like this is used: one that is quiet only if somewhere that it leads
+    /// to there is no other, of those that are not avoided.
     fn would_be_alive(&self, link: LinkId, view: &LinkView) -> bool {
         let has_other = || {
-            let others = self.routes.values().filter(|links| links.contains(&link)).flatten();
-            others.copied().any(|other| other != link && self.is_alive(other))
+            let mut ways = self.routes.iter().filter(|(_, links)| links.contains(&link));
+            ways.all(|(&destination, links)| {
+                links.iter().any(|&other| {
+                    other != link && self.is_alive(other) && !self.is_avoided(destination, other)
+                })
+            })
         };
         view.alive && !(view.quiet && has_other())
     }
@@ -216,17 +222,31 @@ impl Relay {
         let Some(state) = self.links.get_mut(&link) else { return };
         let was = state.view.alive;
         state.view = LinkView { alive: is, ..*view };
+        let avoids = !self.lying.is_empty() || self.links.values().any(|link| link.demoted);
+        if was != is && avoids {
+            // First of all: what one leaves needs another to go to.
+            self.refit_over(now, link);
+        }
         if was && !is {
             self.lost.insert(link);
             self.leave(now, link);
         } else if is && !was {
+            // What was left on links that fell silent when none was heard.
+            for other in self.silent_beside(link) {
+                self.leave(now, other);
+            }
             let keys: Vec<FlowKey> = self.flows_over(link);
             keys.into_iter().for_each(|key| self.activate(key));
         }
-        let avoids = !self.lying.is_empty() || self.links.values().any(|link| link.demoted);
-        if was != is && avoids {
-            self.refit_over(now, link);
-        }
+    }
+
+    /// Links that lead where this one does, too, and are not heard.
+    fn silent_beside(&self, link: LinkId) -> Vec<LinkId> {
+        let ways = self.routes.values().filter(|links| links.contains(&link)).flatten();
+        let silent = ways
+            .copied()
+            .filter(|other| self.links.get(other).is_some_and(|state| !state.view.alive));
+        silent.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn flows_over(&self, link: LinkId) -> Vec<FlowKey> {

@@ -636,6 +636,56 @@ fn a_quiet_link_is_left_only_for_another() {
     assert_eq!(relay.pop_lost(), None);
 }
 
+/// A link that altered what it carried is not an other one: a moment's silence is no reason to trust it.
+#[test]
+fn a_quiet_link_is_not_left_for_one_that_lies_nor_for_one_that_leads_elsewhere() {
+    let now = Timestamp::from_millis(1);
+    let (seen, quiet) = (view(10_000_000, 20), LinkView { quiet: true, ..view(10_000_000, 20) });
+    for lies in [false, true] {
+        let mut relay = Relay::new(RelayConfig::new(NodeId(1)), 1);
+        for link in [LINK_UP, LINK_DOWN] {
+            relay.add_link(link, true);
+            relay.set_view(now, link, &seen);
+            assert!(relay.add_route(now, KEY.destination, link));
+        }
+        if lies {
+            assert!(relay.distrust(now, KEY.destination, LINK_UP));
+        } else {
+            assert!(relay.add_route(now, NodeId(777), LINK_DOWN), "where the other does not lead");
+        }
+        relay.set_view(now, LINK_DOWN, &quiet);
+        assert!(relay.is_alive(LINK_DOWN), "lies: {lies}");
+        assert_eq!(relay.pop_lost(), None);
+    }
+}
+
+/// Both fall silent, one after the other: what the second one held leaves by the first that is heard.
+#[test]
+fn what_was_held_when_no_link_was_heard_leaves_by_the_first_that_is() {
+    let now = Timestamp::from_millis(1);
+    let mut relay = Relay::new(RelayConfig::new(NodeId(0)), 1);
+    let seen = view(10_000_000, 20);
+    for link in [LINK_UP, LINK_DOWN] {
+        relay.add_link(link, true);
+        relay.set_view(now, link, &seen);
+        assert!(relay.add_route(now, KEY.destination, link));
+    }
+    relay.set_view(now, LINK_DOWN, &LinkView { alive: false, ..seen });
+    for number in 0..5 {
+        let mut packet = vec![0; 4];
+        SourceHeader::new(number).encode(&mut Writer::new(&mut packet)).unwrap();
+        packet.extend(symbol(number));
+        relay.send_coded(now, KEY, LINK_UP, PacketKind::Source, &packet);
+    }
+    relay.set_view(now, LINK_UP, &LinkView { alive: false, ..seen });
+    relay.set_view(now, LINK_DOWN, &seen);
+    let (mut out, mut sent) = (Vec::new(), 0);
+    for number in 2..20 {
+        sent += u64::from(relay.pull(now, LINK_DOWN, &seen, number, &mut out).is_some());
+    }
+    assert_eq!(sent, 5);
+}
+
 #[test]
 fn there_is_a_limit_to_links_used_together() {
     let now = Timestamp::from_millis(1);

@@ -282,7 +282,9 @@ impl RatelessReceiver {
             Err(DecodeError::Batches | DecodeError::Packets) => {
                 // So many and no block: it never will be one of these.
                 self.counters.refused += 1;
-                self.blocks.remove(&number);
+                if let Some(Block::Open { decoder, .. }) = self.blocks.remove(&number) {
+                    self.caches.keep(decoder.into_cache());
+                }
                 return self.open(number, packets, size);
             }
             Err(_) => {
