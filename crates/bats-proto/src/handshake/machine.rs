@@ -567,7 +567,8 @@ impl Handshake {
         }
         // Whoever asks before the timer is told of the time finds a repetition due, and not nothing to
         // send: peers that repeat themselves at the same moments would never hear of each other.
-        if !self.levels.iter().any(|level| level.owes_ack && level.keys.is_some()) {
+        let owed = self.levels.iter().any(|level| level.owes_ack && level.keys.is_some());
+        if !owed && !self.has_early() {
             self.handle_timeout(now);
         }
         let limit = out.len().min(allowance).min(DATAGRAM);
