@@ -116,18 +116,14 @@ impl Runs {
                 format!("{name} is running: runs would disturb each other"),
             ));
         }
-        let stamp: String = jiff::Timestamp::now()
-            .to_string()
-            .chars()
-            .take(19)
-            .map(|c| if c == ':' { '-' } else { c })
-            .collect();
+        // The list of runs is in the order of their names: two that begin in one second are told apart.
+        let stamp = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%S.%3f");
         let base = format!("{stamp}-{}", file_name(what.trim_start_matches("case:")));
         let is_free = |name: &str| !self.results.join(name).exists() && !started.contains_key(name);
         let name = (0..1000)
             .map(|count| if count == 0 { base.clone() } else { format!("{base}-{count}") })
             .find(|name| is_free(name))
-            .ok_or_else(|| Refusal::wrong("there are too many runs of this second"))?;
+            .ok_or_else(|| Refusal::wrong("there are too many runs of this millisecond"))?;
         let place = self.results.join(&name);
         let file = match &order.yaml {
             Some(yaml) => {

@@ -147,15 +147,7 @@ fn a_run_is_stopped_and_two_do_not_run_at_once() {
     assert_eq!(status, 409, "{answer}");
     let path = format!("/api/runs/{name}");
     assert_eq!(server.json("DELETE", &path, None), (200, json!({ "stopped": name })));
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let ended = loop {
-        let (_, runs) = server.json("GET", "/api/runs", None);
-        if runs[0]["running"] == false {
-            break runs[0].clone();
-        }
-        assert!(Instant::now() < deadline, "{runs}");
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let ended = until_over(&server)[0].clone();
     assert!(ended["error"].as_str().unwrap().contains("interrupted"), "{ended}");
     assert!(!server.folder.path().join("results").join(&name).exists(), "its folder is left");
     // It is over: nothing is there to be stopped, and another may start.
@@ -164,6 +156,39 @@ fn a_run_is_stopped_and_two_do_not_run_at_once() {
     let (status, answer) = server.json("POST", "/api/runs", Some(&json!({ "yaml": yaml })));
     assert_eq!(status, 201, "{answer}");
     // The rest of the test is the server's end: it waits for what it has started.
+}
+
+/// Waits until no run goes on. Returns the list of runs.
+fn until_over(server: &Server) -> Value {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let (_, runs) = server.json("GET", "/api/runs", None);
+        if runs.as_array().unwrap().iter().all(|run| run["running"] == false) {
+            return runs;
+        }
+        assert!(Instant::now() < deadline, "{runs}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Runs that are stopped at once share a second: their names alone, `own` before `smoke`, say nothing.
+#[test]
+fn the_newest_run_is_the_first_whatever_its_name() {
+    let server = Server::start(&[]);
+    let mut newest_first: Vec<Value> = Vec::new();
+    let orders = [json!({ "case": "smoke", "backend": "sim" }), json!({ "yaml": YAML })];
+    for order in orders.iter().cycle().take(8) {
+        let (status, answer) = server.json("POST", "/api/runs", Some(order));
+        assert_eq!(status, 201, "{answer}");
+        newest_first.insert(0, answer["name"].clone());
+        let path = format!("/api/runs/{}", answer["name"].as_str().unwrap());
+        // It may be over before it can be stopped.
+        server.json("DELETE", &path, None);
+        let runs = until_over(&server);
+        let names: Vec<Value> =
+            runs.as_array().unwrap().iter().map(|run| run["name"].clone()).collect();
+        assert_eq!(names, newest_first);
+    }
 }
 
 #[test]
