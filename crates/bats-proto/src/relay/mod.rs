@@ -22,6 +22,8 @@ mod outbound;
 mod routes;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod ways_tests;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

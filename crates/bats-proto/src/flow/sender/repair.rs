@@ -1,0 +1,353 @@
+//! What is repaired, and when: as the peer's reports ask for, after a silence, and when a path is lost.
+
+use std::collections::VecDeque;
+
+use bats_code::BATCH_SIZE;
+use bats_code::stream::Window;
+use bats_types::Timestamp;
+
+use super::super::rate::RepairClass;
+use super::super::{FlowError, PathView};
+use super::{FlowSender, QueuedRepair};
+use crate::wire::coding::RepairHeader;
+use crate::wire::rank::RankFeedback;
+
+/// Repairs made and not sent; beyond, top-ups wait for the next report.
+const MAX_QUEUED_REPAIRS: usize = 1_024;
+/// The same as a share of the budget, which they may exceed by that; and a round of top-ups.
+const REPAIR_SHARE: usize = 4;
+const LEAST_QUEUED_REPAIRS: usize = 64;
+/// Columns of a probe.
+const PROBE_COLUMNS: u64 = 2;
+
+impl FlowSender {
+    /// Queues `count` columns over the symbols from `first` to `end` of a cell.
+    pub(super) fn make_repairs(
+        &mut self,
+        cell_first: u64,
+        first: u64,
+        end: u64,
+        count: u64,
+        top_up: bool,
+    ) {
+        let first = first.max(self.encoder.first());
+        let mut left = (count as usize).min(self.max_repairs().saturating_sub(self.queue.len()));
+        if first >= end {
+            return;
+        }
+        let window = Window { first, count: (end - first) as u16 };
+        while left > 0 {
+            let group = left.min(BATCH_SIZE);
+            let mut payloads: Vec<Vec<u8>> = (0..group)
+                .map(|_| {
+                    let mut buffer = self.spare.pop().unwrap_or_default();
+                    buffer.resize(self.max_symbol_size, 0);
+                    buffer
+                })
+                .collect();
+            let mut outputs: Vec<&mut [u8]> = payloads.iter_mut().map(Vec::as_mut_slice).collect();
+            let batch = (self.next_batch & 0x00ff_ffff) as u32;
+            let Ok(len) = self.encoder.encode(window, batch, 0, &mut outputs) else { return };
+            for (column, mut payload) in payloads.into_iter().enumerate() {
+                payload.truncate(len);
+                let sequence = self.next_batch * BATCH_SIZE as u64 + column as u64;
+                let header = RepairHeader {
+                    batch,
+                    column: column as u8,
+                    first: first as u32,
+                    count: window.count,
+                };
+                self.queue.push_back(QueuedRepair {
+                    sequence,
+                    cell_first,
+                    end,
+                    header,
+                    top_up,
+                    payload,
+                });
+                if let Some(index) = self.cell_of(cell_first) {
+                    self.cells[index].repairs.push_back((sequence, None));
+                }
+            }
+            if top_up {
+                self.urgent += group;
+            }
+            self.next_batch += 1;
+            left -= group;
+        }
+    }
+
+    /// Repairs that may wait.
+    fn max_repairs(&self) -> usize {
+        let share = self.budget / REPAIR_SHARE / self.max_symbol_size.max(1);
+        share.clamp(LEAST_QUEUED_REPAIRS, MAX_QUEUED_REPAIRS)
+    }
+
+    /// Takes the peer's report: forgets what it has, and tops up what it lacks less what is on
+    /// the way.
+    pub fn on_rank_feedback(
+        &mut self,
+        now: Timestamp,
+        feedback: &RankFeedback,
+        path: &PathView,
+    ) -> Result<(), FlowError> {
+        if feedback.seen_end > self.next_unsent {
+            return Err(FlowError::NotSent(feedback.seen_end - 1));
+        }
+        let ends = feedback.entries.iter().map(|entry| entry.first + entry.span);
+        if let Some(end) = ends.max().filter(|&end| end > feedback.seen_end) {
+            return Err(FlowError::NotSent(end - 1));
+        }
+        if feedback.entries.iter().any(|entry| entry.missing > entry.span) {
+            return Err(FlowError::Malformed);
+        }
+        self.counters.peer_coded = self.counters.peer_coded.max(feedback.coded);
+        self.counters.peer_wasted = self.counters.peer_wasted.max(feedback.wasted);
+        if feedback.decoded_below < self.decoded_below {
+            // Overtaken by a later report.
+            return Ok(());
+        }
+        self.decoded_below = feedback.decoded_below;
+        self.seen_end = self.seen_end.max(feedback.seen_end);
+        while let Some(cell) = self.cells.front()
+            && cell.closed
+            && cell.end <= self.decoded_below
+        {
+            self.cells.pop_front();
+        }
+        // The open cell and cells under repair keep their symbols.
+        let keep = self.cells.front().map_or(self.next_unsent, |cell| cell.first);
+        self.encoder.release_below(keep.min(self.decoded_below));
+        self.drop_useless_repairs();
+
+        let mut entries = feedback.entries.iter().peekable();
+        while let Some(entry) = entries.next() {
+            let Some(index) = self.cell_of(entry.first) else { continue };
+            let cell_end = self.cells[index].end;
+            // A run of missing symbols may go on in the next cell: its part here has full rank.
+            let run = entry.missing == entry.span;
+            let mut missing =
+                if run { entry.span.min(cell_end - entry.first) } else { entry.missing };
+            let first = entry.first;
+            // Repairs of small cells reach back over others and link them: what is missing in all of
+            // them is not made up for by the first.
+            let stop = if run { cell_end } else { cell_end.max(first + self.window_cap) };
+            let mut end = (entry.first + entry.span).min(stop);
+            while let Some(next) = entries.next_if(|next| next.first < cell_end) {
+                let inside = next.span.min(cell_end - next.first);
+                missing += if next.missing == next.span { inside } else { next.missing };
+                end = end.max((next.first + next.span).min(cell_end));
+            }
+            self.top_up(now, index, first, end, missing, feedback.repair_seen, path);
+            // The rest of a run that crosses cells.
+            let mut at = cell_end;
+            while run && at < entry.first + entry.span {
+                let Some(index) = self.cell_of(at) else { break };
+                let stop = self.cells[index].end.min(entry.first + entry.span);
+                self.top_up(now, index, at, stop, stop - at, feedback.repair_seen, path);
+                at = self.cells[index].end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Repairs of symbols that are decoded meanwhile need not be sent, and are not under way.
+    fn drop_useless_repairs(&mut self) {
+        let decoded = self.decoded_below;
+        let is_useless = |repair: &QueuedRepair| repair.end <= decoded;
+        if !self.queue.iter().any(is_useless) {
+            return;
+        }
+        let (useless, useful): (VecDeque<_>, VecDeque<_>) =
+            core::mem::take(&mut self.queue).into_iter().partition(is_useless);
+        self.queue = useful;
+        for repair in useless {
+            self.urgent -= usize::from(repair.top_up);
+            if let Some(index) = self.cell_of(repair.cell_first) {
+                self.cells[index].repairs.retain(|&(sequence, _)| sequence != repair.sequence);
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one group of a report and its context")]
+    fn top_up(
+        &mut self,
+        now: Timestamp,
+        index: usize,
+        first: u64,
+        end: u64,
+        missing: u64,
+        repair_seen: Option<u64>,
+        path: &PathView,
+    ) {
+        let cell = &mut self.cells[index];
+        if !cell.closed {
+            return;
+        }
+        // A report is based on what had arrived half a round trip ago; what was sent less than a
+        // round trip ago and after the newest repair it names is not in it.
+        let horizon = path.smoothed_rtt + path.smoothed_rtt / 8 + path.ack_interval * 2;
+        cell.repairs.retain(|&(sequence, sent_at)| {
+            repair_seen.is_none_or(|seen| sequence > seen)
+                && sent_at.is_none_or(|at| at + horizon > now)
+        });
+        let in_flight = cell.repairs.len() as u64;
+        let class = if cell.tail { RepairClass::Tail } else { RepairClass::Bulk };
+        // A round is over when all of it has arrived or is lost; until then a repeated report asks
+        // for nothing new.
+        if in_flight == 0 {
+            cell.rounds += 1;
+        }
+        let needed = self.rate.top_up(class, missing, cell.rounds.max(1), path);
+        if needed > in_flight {
+            let cell_first = cell.first;
+            self.make_repairs(cell_first, first, end, needed - in_flight, true);
+        }
+    }
+
+    /// The path is gone and everything on it: what the peer has not heard of is sent again, without
+    /// waiting for a report, which would take a round trip.
+    pub fn on_path_lost(&mut self, now: Timestamp, path: &PathView) {
+        if let Some(cell) = self.cells.back_mut()
+            && !cell.closed
+        {
+            cell.closed = true;
+            cell.tail = true;
+        }
+        for index in 0..self.cells.len() {
+            let cell = &mut self.cells[index];
+            // What is queued is still to be sent.
+            cell.repairs.retain(|(_, sent_at)| sent_at.is_none());
+            let (first, end) = (cell.first.max(self.seen_end), cell.end);
+            if first < end {
+                self.top_up(now, index, first, end, end - first, None, path);
+            }
+        }
+    }
+
+    /// Nothing was heard for long: make something that is worth sending. False if there is
+    /// nothing to repair.
+    pub fn on_probe_timeout(&mut self) -> bool {
+        if self.wants_to_send() {
+            return true;
+        }
+        if let Some(cell) = self.cells.back_mut()
+            && !cell.closed
+        {
+            cell.closed = true;
+            cell.tail = true;
+        }
+        // The oldest is what the peer waits for. The newest shows it all that was sent: it asks for the
+        // whole of what a hole has taken, and not for a cell in each round trip.
+        let last = self.cells.len().saturating_sub(1);
+        for index in [0, last] {
+            let Some(cell) = self.cells.get_mut(index) else { return false };
+            if index == 0 || last > 0 {
+                cell.repairs.clear();
+            }
+            let (first, end) = (cell.first, cell.end);
+            self.make_repairs(first, first.max(self.decoded_below), end, PROBE_COLUMNS / 2, true);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::super::{Cell, SenderParameters};
+    use super::*;
+    use crate::config::Goal;
+    use crate::wire::rank::RankEntry;
+
+    fn path() -> PathView {
+        PathView {
+            rate_bytes_per_second: 125_000_000,
+            smoothed_rtt: Duration::from_millis(20),
+            ack_interval: Duration::from_millis(1),
+            loss: 0.1,
+            burst_factor: 1.0,
+            loss_packets: 1_000,
+        }
+    }
+
+    /// A sender that has sent 64 symbols of one closed cell.
+    fn sender() -> FlowSender {
+        let mut sender = FlowSender::new(SenderParameters {
+            max_symbol_size: 100,
+            window_cap: 256,
+            seed: 1,
+            initial_credit: 1_000,
+            goal: Goal::Throughput,
+            budget: 1 << 20,
+        });
+        for _ in 0..64 {
+            assert!(sender.push_symbol(100, |octets| octets.len()));
+        }
+        let mut out = Vec::new();
+        while sender.next_unsent < 64 {
+            sender.poll(Timestamp::ZERO, &path(), false, &mut out);
+        }
+        sender.queue.clear();
+        sender.cells.iter_mut().for_each(|cell| cell.repairs.clear());
+        sender
+    }
+
+    fn missing(first: u64, span: u64) -> RankFeedback {
+        let entries = vec![RankEntry { first, span, missing: span }];
+        RankFeedback { decoded_below: first, seen_end: 64, entries, ..RankFeedback::default() }
+    }
+
+    #[test]
+    fn repairs_of_the_rest_of_a_cell_survive_the_next_report() {
+        let mut sender = sender();
+        sender.on_rank_feedback(Timestamp::ZERO, &missing(32, 32), &path()).unwrap();
+        let queued = sender.queue.len();
+        assert!(queued >= 32);
+        sender.on_rank_feedback(Timestamp::ZERO, &missing(32, 32), &path()).unwrap();
+        assert_eq!(sender.queue.len(), queued, "still missing, still under way");
+        assert_eq!(sender.urgent, queued);
+    }
+
+    /// Thin flows have cells of a symbol or two, and repairs that link many of them.
+    #[test]
+    fn what_is_missing_across_cells_is_made_up_for_at_once() {
+        let mut sender = sender();
+        let (first, mut cells) = (32, VecDeque::new());
+        for number in first..64 {
+            let repairs = VecDeque::new();
+            let end = number + 1;
+            cells.push_back(Cell {
+                first: number,
+                end,
+                closed: true,
+                tail: true,
+                rounds: 0,
+                repairs,
+            });
+        }
+        sender.cells = cells;
+        let entries = vec![RankEntry { first, span: 16, missing: 12 }];
+        let report =
+            RankFeedback { decoded_below: first, seen_end: 64, entries, ..RankFeedback::default() };
+        sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();
+        let windows: Vec<_> =
+            sender.queue.iter().map(|repair| (repair.header.first, repair.header.count)).collect();
+        assert!(windows.len() >= 12, "{windows:?}");
+        assert!(windows.iter().all(|&window| window == (32, 16)), "{windows:?}");
+        sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();
+        assert_eq!(sender.queue.len(), windows.len(), "still missing, still under way");
+    }
+
+    #[test]
+    fn repairs_that_are_dropped_do_not_count_as_under_way() {
+        let mut sender = sender();
+        let mut report = missing(0, 32);
+        sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();
+        report = missing(32, 32);
+        sender.on_rank_feedback(Timestamp::ZERO, &report, &path()).unwrap();
+        assert!(sender.queue.len() >= 32, "{} for 32 missing", sender.queue.len());
+        assert_eq!(sender.urgent, sender.queue.len());
+    }
+}
