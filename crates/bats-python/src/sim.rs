@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bats_netem::{Jitter, LinkConfig, Loss};
 use bats_proto::{CongestionAlgorithm, Mode, TransportConfig};
-use bats_sim::matrix::{Cell, FRAME_OVERHEAD};
+use bats_sim::links::FRAME_OVERHEAD;
+use bats_sim::matrix::Cell;
 use bats_sim::transfer::{Outcome, Transfer};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

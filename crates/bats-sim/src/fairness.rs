@@ -2,12 +2,12 @@
 
 use core::time::Duration;
 
-use bats_netem::{LinkConfig, Loss};
+use bats_netem::LinkConfig;
 use bats_proto::CongestionAlgorithm;
 use serde::Serialize;
 
 use crate::flows::jain_index;
-use crate::matrix::FRAME_OVERHEAD;
+use crate::links::queued;
 use crate::shared::{Flow, Kind, Shared, SharedSample};
 
 /// What is required of a scene.
@@ -94,15 +94,7 @@ impl Scene {
     }
 
     fn link(&self) -> LinkConfig {
-        let rate = self.rate_mbps * 1_000_000;
-        LinkConfig {
-            rate_bps: Some(rate),
-            queue_bytes: Some(LinkConfig::queue_for(rate, self.delay * 2, self.queue)),
-            delay: self.delay,
-            loss: if self.loss > 0.0 { Loss::Iid(self.loss) } else { Loss::None },
-            frame_overhead: FRAME_OVERHEAD,
-            ..LinkConfig::default()
-        }
+        queued(self.rate_mbps * 1_000_000, self.delay, self.queue, self.loss)
     }
 
     fn from(&self) -> Duration {

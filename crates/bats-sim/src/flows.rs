@@ -1,10 +1,9 @@
 //! Several bulk transfers over one link.
 
 use core::time::Duration;
-use std::sync::Arc;
 
 use bats_netem::{LinkConfig, LinkStats};
-use bats_proto::{ClientConfig, ConnectionHandle, Event, PeerTrust, Timestamp, TransportConfig};
+use bats_proto::{ConnectionHandle, Event, TransportConfig};
 use bytes::Bytes;
 
 use crate::network::{Host, Network};
@@ -88,7 +87,7 @@ impl Run<'_> {
             self.take_events();
             let now = self.network.now();
             if connect_at.is_some_and(|at| at <= now) {
-                self.connect(now);
+                self.connect();
             }
             if due <= now {
                 samples.push(FlowsSample {
@@ -103,19 +102,9 @@ impl Run<'_> {
         samples
     }
 
-    fn connect(&mut self, now: Timestamp) {
-        let config = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(self.flows.transport.clone()),
-        };
-        let handle = self
-            .network
-            .endpoint(Host::Client)
-            .connect(now, Host::Server.address(), "server", config)
-            .expect("a valid configuration");
-        self.clients.push(handle);
-        self.network.touch(Host::Client);
+    fn connect(&mut self) {
+        let client = self.network.connect(&self.flows.transport);
+        self.clients.push(client);
     }
 
     fn take_events(&mut self) {

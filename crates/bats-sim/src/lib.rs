@@ -7,14 +7,17 @@
 pub mod capture;
 pub mod delays;
 pub mod fairness;
+pub mod figures;
 pub mod flows;
 pub mod generate;
 pub mod hops;
 pub mod ideal;
 pub mod line;
+pub mod links;
 pub mod matrix;
 pub mod messages;
 pub mod network;
+pub mod packet;
 pub mod paths;
 pub mod record;
 pub mod resumed;

@@ -11,12 +11,13 @@ use bats_proto::config::Security;
 use bats_proto::relay::{RelayConfig, RelayStats};
 use bats_proto::wire::flow::NodeId;
 use bats_proto::{
-    ClientConfig, ConnectionHandle, Endpoint, EndpointConfig, Event, Identity, Input, Mode, Output,
-    PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
+    ConnectionHandle, Endpoint, EndpointConfig, Event, Identity, Input, Mode, Output, Received,
+    ServerConfig, Timestamp, TransportConfig,
 };
 
 use crate::network::Datagram;
 use crate::record::What;
+use crate::transfer::client_config;
 
 /// Time that the links of a line have to come up.
 const SET_UP: Duration = Duration::from_secs(30);
@@ -263,18 +264,11 @@ impl Line {
         line
     }
 
-    fn client(&self) -> ClientConfig {
-        ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(self.config.transport.clone()),
-        }
-    }
-
     /// The first node of a link connects to the other, for the first time or because the connection
     /// before has ended.
     pub fn join(&mut self, link: usize) {
-        let (now, client, node) = (self.now, self.client(), self.edges[link].0);
+        let (now, client, node) =
+            (self.now, client_config(&self.config.transport), self.edges[link].0);
         let handle = self.nodes[node].connect(now, address(link, 1, PORT), "node", client);
         self.ends[link][0] = Some(handle.expect("a valid configuration"));
         self.touch(node);
@@ -349,7 +343,7 @@ impl Line {
     /// The same, in a mode of one's choice.
     pub fn connect_ends_as(&mut self, mode: Mode) -> ConnectionHandle {
         let last = node_id(self.nodes.len() - 1);
-        let (now, mut client) = (self.now, self.client());
+        let (now, mut client) = (self.now, client_config(&self.config.transport));
         client.transport = Arc::new(TransportConfig { mode, ..self.config.transport.clone() });
         let handle = self.nodes[0].connect_across(now, last, "end", client);
         self.touch(0);

@@ -2,16 +2,14 @@
 
 use core::time::Duration;
 
-use bats_netem::{LinkConfig, Loss};
+use bats_netem::LinkConfig;
 use bats_proto::{CongestionAlgorithm, TransportConfig};
 use serde::Serialize;
 
 use crate::delays::Delays;
+use crate::links::{FRAME_OVERHEAD, queued};
 use crate::record::Recorder;
 use crate::transfer::{Outcome, Sample, Transfer};
-
-/// Octets that Ethernet, IPv4 and UDP add to a payload.
-pub const FRAME_OVERHEAD: usize = 42;
 
 /// One cell.
 #[derive(Clone, Copy, Debug)]
@@ -80,33 +78,33 @@ pub struct Figures {
 const LEAST_QUEUE: usize = 2 * 1_514;
 
 impl Cell {
+    /// A link of a rate, a one-way delay and a loss (0 to 1) for so many seconds, with a queue of one
+    /// product, under BBR.
+    pub fn over(rate_mbps: u64, one_way_ms: u64, loss: f64, seconds: u64) -> Self {
+        Self {
+            congestion: CongestionAlgorithm::Bbr,
+            loss,
+            delay: Duration::from_millis(one_way_ms),
+            rate_bps: rate_mbps * 1_000_000,
+            queue: 1.0,
+            duration: Duration::from_secs(seconds),
+            seed: 1,
+        }
+    }
+
     /// The link of one direction.
     pub fn link(&self) -> LinkConfig {
-        let queue = LinkConfig::queue_for(self.rate_bps, self.delay * 2, self.queue);
-        LinkConfig {
-            rate_bps: Some(self.rate_bps),
-            queue_bytes: Some(queue.max(LEAST_QUEUE)),
-            delay: self.delay,
-            loss: if self.loss > 0.0 { Loss::Iid(self.loss) } else { Loss::None },
-            frame_overhead: FRAME_OVERHEAD,
-            ..LinkConfig::default()
-        }
+        let link = queued(self.rate_bps, self.delay, self.queue, self.loss);
+        LinkConfig { queue_bytes: link.queue_bytes.map(|queue| queue.max(LEAST_QUEUE)), ..link }
     }
 
     /// The transfer of this cell.
     pub fn transfer(&self) -> Transfer {
+        let congestion = self.congestion;
         Transfer {
-            up: self.link(),
-            down: self.link(),
-            transport: TransportConfig {
-                congestion: self.congestion,
-                ..TransportConfig::default()
-            },
-            message_size: 16 << 10,
-            total_bytes: None,
-            duration: self.duration,
-            changes: Vec::new(),
+            transport: TransportConfig { congestion, ..TransportConfig::default() },
             seed: self.seed,
+            ..Transfer::over(&self.link(), self.duration)
         }
     }
 

@@ -2,12 +2,9 @@
 //! them.
 
 use core::time::Duration;
-use std::sync::Arc;
 
 use bats_netem::LinkConfig;
-use bats_proto::{
-    ClientConfig, ConnectionHandle, ConnectionStats, Event, PeerTrust, Timestamp, TransportConfig,
-};
+use bats_proto::{ConnectionHandle, ConnectionStats, Event, Timestamp, TransportConfig};
 use bytes::Bytes;
 
 use crate::delays::Delays;
@@ -57,6 +54,20 @@ pub struct MessagesOutcome {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Messages {
+    /// One message of 100 octets on a fresh connection over `link`.
+    pub fn one(link: &LinkConfig, seed: u64) -> Self {
+        Self {
+            hops: vec![link.clone()],
+            transport: TransportConfig::default(),
+            size: 100,
+            interval: Duration::from_millis(10),
+            count: 1,
+            warm_up: 0,
+            echo: false,
+            seed,
+        }
+    }
+
     /// Delay of a message over the hops if nothing is lost and nothing waits: propagation, and
     /// the transmission of its frame on each hop.
     pub fn path_delay(&self, overhead: usize) -> Duration {
@@ -76,16 +87,7 @@ impl Messages {
         let back = self.hops.iter().rev().cloned().collect();
         let mut network = Network::chain(endpoints, [self.hops.clone(), back], self.seed);
         let now = network.now();
-        let config = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(self.transport.clone()),
-        };
-        let client = network
-            .endpoint(Host::Client)
-            .connect(now, Host::Server.address(), "server", config)
-            .expect("a valid configuration");
-        network.touch(Host::Client);
+        let client = network.connect(&self.transport);
         let run = Run {
             messages: self,
             network,

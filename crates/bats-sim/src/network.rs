@@ -3,10 +3,13 @@
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput, Payload};
-use bats_proto::{ConnectionHandle, Endpoint, Event, Input, Output, Received, Timestamp};
+use bats_proto::{
+    ConnectionHandle, Endpoint, Event, Input, Output, Received, Timestamp, TransportConfig,
+};
 
 use crate::delays::Delays;
 use crate::record::{LinkEvent, Recorder, What};
+use crate::transfer::client_config;
 
 /// A UDP datagram on its way.
 #[derive(Clone, Debug)]
@@ -147,6 +150,19 @@ impl Network {
     /// The endpoint has something new to say.
     pub fn touch(&mut self, host: Host) {
         self.wake[host.index()] = Some(self.now);
+    }
+
+    /// The client begins a connection to the server.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot: the settings are refused, or there are too many connections.
+    pub fn connect(&mut self, transport: &TransportConfig) -> ConnectionHandle {
+        let (now, to) = (self.now, Host::Server.address());
+        let config = client_config(transport);
+        let client = self.endpoint(Host::Client).connect(now, to, "server", config);
+        self.touch(Host::Client);
+        client.expect("a valid configuration")
     }
 
     /// The first link that carries what `host` sends.

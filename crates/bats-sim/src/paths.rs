@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use crate::hops::{Hops, HopsOutcome};
 use crate::line::{Line, LineConfig, node_id};
-use crate::matrix::{Cell, FRAME_OVERHEAD};
+use crate::links::{self, capacity};
+use crate::matrix::Cell;
 
 /// A link that is cut, and perhaps mended.
 #[derive(Clone, Copy, Debug)]
@@ -83,21 +84,7 @@ impl PathsFigures {
 
 /// A link with a queue of one bandwidth-delay product.
 pub fn link(rate_mbps: f64, one_way_ms: u64, loss: f64) -> LinkConfig {
-    let (rate_bps, delay) = ((rate_mbps * 1e6) as u64, Duration::from_millis(one_way_ms));
-    LinkConfig {
-        rate_bps: Some(rate_bps),
-        queue_bytes: Some(LinkConfig::queue_for(rate_bps, delay * 2, 1.0)),
-        delay,
-        frame_overhead: FRAME_OVERHEAD,
-        loss: if loss > 0.0 { Loss::Iid(loss) } else { Loss::None },
-        ..LinkConfig::default()
-    }
-}
-
-/// Mbit/s of UDP payload in full frames that arrive over a link.
-fn capacity(link: &LinkConfig) -> f64 {
-    let rate = link.rate_bps.unwrap_or(0) as f64 / 1e6;
-    rate * 1_472.0 / 1_514.0 * (1.0 - link.loss.mean())
+    links::queued((rate_mbps * 1e6) as u64, Duration::from_millis(one_way_ms), 1.0, loss)
 }
 
 impl Paths {

@@ -1,17 +1,17 @@
 //! One link shared by bulk transfers of several kinds: the protocol's and TCP's.
 
 use core::time::Duration;
-use std::sync::Arc;
 
 use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput, Payload};
 use bats_proto::{
-    ClientConfig, CongestionAlgorithm, ConnectionHandle, ConnectionStats, Endpoint, Event, Input,
-    Output, PeerTrust, Received, Timestamp, TransportConfig,
+    CongestionAlgorithm, ConnectionHandle, ConnectionStats, Endpoint, Event, Input, Output,
+    Received, Timestamp, TransportConfig,
 };
 use bytes::Bytes;
 
 use crate::network::Host;
-use crate::tcp::{self, Ack};
+use crate::packet::{Body, Packet};
+use crate::tcp;
 use crate::transfer;
 
 /// What a flow speaks.
@@ -75,46 +75,6 @@ impl Shared {
     /// If the default configuration of a connection is refused.
     pub fn run(&self) -> Vec<SharedSample> {
         Run::new(self).go()
-    }
-}
-
-/// What crosses the link.
-#[derive(Clone, Debug)]
-enum Body {
-    Datagram { octets: Vec<u8>, ecn: u8 },
-    Segment(u64),
-    Ack(Ack),
-}
-
-#[derive(Clone, Debug)]
-struct Packet {
-    flow: usize,
-    body: Body,
-}
-
-impl Payload for Packet {
-    fn len(&self) -> usize {
-        match &self.body {
-            Body::Datagram { octets, .. } => octets.len(),
-            Body::Segment(_) => tcp::SEGMENT_PAYLOAD,
-            Body::Ack(_) => tcp::ACK_PAYLOAD,
-        }
-    }
-
-    fn corrupt(&mut self, at: usize, flip: u8) {
-        if let Body::Datagram { octets, .. } = &mut self.body
-            && let Some(octet) = octets.get_mut(at)
-        {
-            *octet ^= flip;
-        }
-    }
-
-    fn mark(&mut self) {
-        if let Body::Datagram { ecn, .. } = &mut self.body
-            && *ecn != 0
-        {
-            *ecn = 3;
-        }
     }
 }
 
@@ -197,11 +157,7 @@ impl<'a> Run<'a> {
             Kind::Brtp(congestion) => {
                 let transport = TransportConfig { congestion, ..TransportConfig::default() };
                 let mut endpoints = transfer::endpoints(&transport, seed);
-                let config = ClientConfig {
-                    trust: PeerTrust::DangerousAcceptAny,
-                    identity: None,
-                    transport: Arc::new(transport),
-                };
+                let config = transfer::client_config(&transport);
                 let client = endpoints[0]
                     .connect(self.now, Host::Server.address(), "server", config)
                     .expect("a valid configuration");
@@ -244,17 +200,12 @@ impl<'a> Run<'a> {
     }
 
     fn deliver(&mut self, direction: usize, packet: Packet) {
-        let Packet { flow, body } = packet;
-        let octets = match &body {
-            Body::Datagram { octets, .. } => octets.len(),
-            Body::Segment(_) => tcp::SEGMENT_PAYLOAD,
-            Body::Ack(_) => 0,
-        };
+        let Packet { flow, body, .. } = packet;
         if direction == 0 {
-            self.carried[flow] += octets as u64;
+            self.carried[flow] += body.len() as u64;
         }
         match (&mut self.flows[flow], body) {
-            (Some(Active::Brtp(brtp)), Body::Datagram { mut octets, ecn }) => {
+            (Some(Active::Brtp(brtp)), Body::Datagram { mut octets, ecn, .. }) => {
                 let remote = if direction == 0 { Host::Client } else { Host::Server };
                 let received = Received {
                     remote: remote.address(),
@@ -270,7 +221,7 @@ impl<'a> Run<'a> {
             }
             (Some(Active::Tcp(tcp)), Body::Segment(number)) => {
                 let ack = tcp.receiver.on_segment(number);
-                self.links[1].handle(self.now, Packet { flow, body: Body::Ack(ack) });
+                self.links[1].handle(self.now, Packet { flow, way: (), body: Body::Ack(ack) });
             }
             (Some(Active::Tcp(tcp)), Body::Ack(ack)) => {
                 tcp.sender.on_ack(self.now, &ack);
@@ -327,8 +278,8 @@ impl Brtp {
             match self.endpoints[host].poll(now, buffer) {
                 Output::Transmit(transmit) => {
                     for segment in buffer[..transmit.len].chunks(transmit.segment_size) {
-                        let body = Body::Datagram { octets: segment.to_vec(), ecn: transmit.ecn };
-                        links[host].handle(now, Packet { flow, body });
+                        let body = Body::datagram(segment.to_vec(), transmit.ecn);
+                        links[host].handle(now, Packet { flow, way: (), body });
                     }
                 }
                 Output::Event(handle, event) => match (host, event) {
@@ -354,7 +305,7 @@ impl Brtp {
 impl Tcp {
     fn send(&mut self, now: Timestamp, flow: usize, link: &mut Link<Packet>) {
         while let Some(number) = self.sender.poll(now) {
-            link.handle(now, Packet { flow, body: Body::Segment(number) });
+            link.handle(now, Packet { flow, way: (), body: Body::Segment(number) });
         }
     }
 }

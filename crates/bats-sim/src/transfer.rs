@@ -109,9 +109,32 @@ pub fn endpoints(transport: &TransportConfig, seed: u64) -> [Endpoint; 2] {
     })
 }
 
+/// What a client connects with: it takes any certificate, the stand-in for security has none.
+pub fn client_config(transport: &TransportConfig) -> ClientConfig {
+    ClientConfig {
+        trust: PeerTrust::DangerousAcceptAny,
+        identity: None,
+        transport: Arc::new(transport.clone()),
+    }
+}
+
 impl Transfer {
     /// Interval of the samples.
     pub const SAMPLE: Duration = Duration::from_millis(10);
+
+    /// As many messages of 16 KiB as possible over `link`, the same in both directions.
+    pub fn over(link: &LinkConfig, duration: Duration) -> Self {
+        Self {
+            up: link.clone(),
+            down: link.clone(),
+            transport: TransportConfig::default(),
+            message_size: 16 << 10,
+            total_bytes: None,
+            duration,
+            changes: Vec::new(),
+            seed: 1,
+        }
+    }
 
     /// The part of a run that counts as steady, from the established connection: seconds 5 to 15,
     /// of shorter runs the later half.
@@ -138,17 +161,7 @@ impl Transfer {
         let endpoints = endpoints(&self.transport, self.seed);
         let mut network = Network::new(endpoints, [self.up.clone(), self.down.clone()], self.seed);
         *network.recorder() = core::mem::take(recorder);
-        let now = network.now();
-        let config = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(self.transport.clone()),
-        };
-        let client = network
-            .endpoint(Host::Client)
-            .connect(now, Host::Server.address(), "server", config)
-            .expect("a valid configuration");
-        network.touch(Host::Client);
+        let client = network.connect(&self.transport);
         let mut run = Run {
             transfer: self,
             network,

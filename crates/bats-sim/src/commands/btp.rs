@@ -6,7 +6,7 @@ use bats_netem::{LinkConfig, Loss};
 use bats_proto::TransportConfig;
 use bats_proto::config::{Goal, Mode};
 use bats_sim::ideal::mean_delay;
-use bats_sim::matrix::FRAME_OVERHEAD;
+use bats_sim::links::FRAME_OVERHEAD;
 use bats_sim::messages::Messages;
 use clap::Parser;
 

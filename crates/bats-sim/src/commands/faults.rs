@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
-use bats_proto::TransportConfig;
 use bats_sim::delays::Delays;
-use bats_sim::matrix::FRAME_OVERHEAD;
+use bats_sim::links::{capacity, link};
 use bats_sim::messages::Messages;
 use bats_sim::transfer::{Outcome, Transfer};
 use clap::Parser;
@@ -64,18 +63,6 @@ impl Bound {
     }
 }
 
-/// A link with a queue of one bandwidth-delay product.
-fn link(rate_mbps: u64, one_way_ms: u64) -> LinkConfig {
-    let (rate_bps, delay) = (rate_mbps * 1_000_000, Duration::from_millis(one_way_ms));
-    LinkConfig {
-        rate_bps: Some(rate_bps),
-        queue_bytes: Some(LinkConfig::queue_for(rate_bps, delay * 2, 1.0)),
-        delay,
-        frame_overhead: FRAME_OVERHEAD,
-        ..LinkConfig::default()
-    }
-}
-
 fn lossy(loss: f64, link: LinkConfig) -> LinkConfig {
     LinkConfig { loss: Loss::Iid(loss), ..link }
 }
@@ -85,47 +72,20 @@ fn transfer(link: &LinkConfig, seconds: u64, seed: u64, changes: &[(f64, LinkCon
     let change =
         |(at, link): &(f64, LinkConfig)| (Duration::from_secs_f64(*at), link.clone(), link.clone());
     Transfer {
-        up: link.clone(),
-        down: link.clone(),
-        transport: TransportConfig::default(),
-        message_size: 16 << 10,
-        total_bytes: None,
-        duration: Duration::from_secs(seconds),
         changes: changes.iter().map(change).collect(),
         seed,
+        ..Transfer::over(link, Duration::from_secs(seconds))
     }
 }
 
-/// Mbit/s of UDP payload in full frames that arrive over `link`.
-fn capacity(link: &LinkConfig) -> f64 {
-    let rate = link.rate_bps.unwrap_or(0) as f64 / 1e6;
-    rate * 1_472.0 / 1_514.0 * (1.0 - link.loss.mean())
-}
-
-/// Mbit/s delivered between two seconds of virtual time; none of what did not connect.
+/// Mbit/s between two seconds of the run.
 fn goodput(outcome: &Outcome, from: f64, to: f64) -> f64 {
-    let Some(established) = outcome.established else { return 0.0 };
-    let at = |second: f64| {
-        let since = second + 0.001 - established.as_secs_f64();
-        let found = outcome.samples.iter().find(|sample| sample.time.as_secs_f64() >= since);
-        found.or(outcome.samples.last()).map(|s| (s.time.as_secs_f64(), s.delivered))
-    };
-    match (at(from), at(to)) {
-        (Some(a), Some(b)) if b.0 > a.0 => (b.1 - a.1) as f64 * 8e-6 / (b.0 - a.0),
-        _ => 0.0,
-    }
+    outcome.goodput(outcome.since_connected(from), outcome.since_connected(to))
 }
 
-/// Seconds after `change` until the second that follows brings `least` Mbit/s.
-fn recovery(outcome: &Outcome, change: f64, least: f64, end: f64) -> f64 {
-    let mut after = 0.0;
-    while change + after + 1.0 <= end {
-        if goodput(outcome, change + after, change + after + 1.0) >= least {
-            return after;
-        }
-        after += 0.05;
-    }
-    f64::INFINITY
+/// Seconds after a second of the run until `least` Mbit/s come again.
+fn recovery(outcome: &Outcome, change: f64, least: f64) -> f64 {
+    outcome.recovery(outcome.since_connected(change), least)
 }
 
 fn finish(run: &Transfer) -> f64 {
@@ -136,17 +96,7 @@ fn finish(run: &Transfer) -> f64 {
 fn handshakes(count: u64, link: &LinkConfig) -> f64 {
     let mut delays = Delays::default();
     for seed in 0..count {
-        let run = Messages {
-            hops: vec![link.clone()],
-            transport: TransportConfig::default(),
-            size: 100,
-            interval: Duration::from_millis(10),
-            count: 1,
-            warm_up: 0,
-            echo: false,
-            seed,
-        };
-        match run.run().first {
+        match Messages::one(link, seed).run().first {
             Some(first) => delays.add(first),
             None => return f64::INFINITY,
         }
@@ -158,7 +108,7 @@ fn hole_then(seed: u64, loss: f64) -> f64 {
     let whole = lossy(loss, link(100, 20));
     let hole = LinkConfig { black_hole: true, ..whole.clone() };
     let run = transfer(&whole, 14, seed, &[(6.0, hole), (8.0, whole.clone())]);
-    recovery(&run.run(), 8.0, 0.85 * capacity(&whole), 14.0)
+    recovery(&run.run(), 8.0, 0.85 * capacity(&whole))
 }
 
 fn satellite(seed: u64, loss: f64) -> f64 {
@@ -194,7 +144,7 @@ fn scenarios() -> Vec<Scenario> {
             let clean = link(100, 20);
             let before = lossy(0.3, clean.clone());
             let run = transfer(&before, 16, seed, &[(10.0, clean.clone())]);
-            recovery(&run.run(), 10.0, 0.9 * capacity(&clean), 16.0)
+            recovery(&run.run(), 10.0, 0.9 * capacity(&clean))
         }),
         many("black hole of 2 s, 85 % after", "s", Bound::Most(0.5), |_, s| hole_then(s, 0.0)),
         many("the same at 5 % loss", "s", Bound::Most(0.5), |_, s| hole_then(s, 0.05)),

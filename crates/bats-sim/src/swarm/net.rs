@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bats_proto::config::{Mode, Security};
 use bats_proto::{
-    ClientConfig, ConnectError, ConnectionHandle, Endpoint, EndpointConfig, Event, Identity,
-    PeerTrust, ServerConfig, Timestamp, TransportConfig,
+    ConnectError, ConnectionHandle, Endpoint, EndpointConfig, Event, Identity, ServerConfig,
+    Timestamp, TransportConfig,
 };
 
 use super::plan::{FaultKind, Nodes, Plan};
@@ -18,6 +18,7 @@ use super::relays::{self, Watcher};
 use crate::line::{Line, LineConfig, Way, node_id};
 use crate::network::{Host, Network};
 use crate::record::Recorder;
+use crate::transfer::client_config;
 
 /// Time in which links that never fail for long come up.
 const SET_UP: Duration = Duration::from_secs(120);
@@ -130,11 +131,7 @@ impl Net {
     /// The client begins a connection.
     pub(super) fn connect(&mut self, mode: Mode) -> Result<ConnectionHandle, ConnectError> {
         let transport = TransportConfig { mode, ..self.transport.clone() };
-        let config = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(transport),
-        };
+        let config = client_config(&transport);
         let now = self.now();
         let handle = match &mut self.kind {
             Kind::Chain(network) => {

@@ -8,7 +8,7 @@ use bats_proto::relay::RelayConfig;
 use super::draw::Draw;
 use super::plan::{Fault, FaultKind, Nodes};
 use crate::line::node_id;
-use crate::matrix::FRAME_OVERHEAD;
+use crate::links::FRAME_OVERHEAD;
 
 /// Octets of the shortest queue: a few full frames.
 pub(super) const LEAST_QUEUE: usize = 4 * 1_514;

@@ -1,10 +1,9 @@
 //! Memory is not asked for packet by packet: what endpoints need in a steady transfer, they have.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
-use bats_proto::{ClientConfig, ConnectionHandle, Event, PeerTrust, TransportConfig};
+use bats_proto::{ConnectionHandle, Event, TransportConfig};
 use bats_sim::network::{Host, Network};
 use bats_sim::transfer::endpoints;
 use bytes::Bytes;
@@ -26,17 +25,7 @@ impl Scene {
         };
         let transport = TransportConfig::default();
         let mut network = Network::new(endpoints(&transport, 1), [link.clone(), link], 1);
-        let now = network.now();
-        let config = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(transport),
-        };
-        let client = network
-            .endpoint(Host::Client)
-            .connect(now, Host::Server.address(), "server", config)
-            .expect("a valid configuration");
-        network.touch(Host::Client);
+        let client = network.connect(&transport);
         Self { network, client, message: Bytes::from(vec![7; 1 << 20]) }
     }
 

@@ -1,10 +1,9 @@
 //! What a connection costs that says nothing: an endpoint may have thousands of them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bats_netem::LinkConfig;
-use bats_proto::{ClientConfig, ConnectionHandle, Event, Mode, PeerTrust, TransportConfig};
+use bats_proto::{ConnectionHandle, Event, Mode, TransportConfig};
 use bats_sim::network::{Host, Network};
 use bats_sim::transfer::endpoints;
 use bytes::Bytes;
@@ -35,16 +34,8 @@ impl Scene {
     }
 
     fn connect(&mut self, transport: &TransportConfig) {
-        let config = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(transport.clone()),
-        };
-        let now = self.network.now();
-        let endpoint = self.network.endpoint(Host::Client);
-        let client = endpoint.connect(now, Host::Server.address(), "server", config).unwrap();
+        let client = self.network.connect(transport);
         self.clients.push(client);
-        self.network.touch(Host::Client);
     }
 
     fn pass(&mut self, time: Duration) {

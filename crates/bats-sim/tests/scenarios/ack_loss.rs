@@ -1,6 +1,6 @@
 //! Only the way back loses packets: acknowledgements and reports, no data.
 
-use crate::common::{goodput, transfer};
+use crate::common::transfer;
 use bats_netem::Loss;
 
 #[test]
@@ -12,7 +12,7 @@ fn losing_a_third_of_the_acknowledgements_costs_next_to_nothing() {
         run.down.loss = Loss::Iid(0.3);
         let lossy = run.run();
         for (from, to) in [(0.0, 10.0), (5.0, 15.0)] {
-            let share = goodput(&lossy, from, to) / goodput(&lossless, from, to);
+            let share = lossy.goodput(from, to) / lossless.goodput(from, to);
             assert!(share >= 0.95, "seed {seed}, seconds {from} to {to}: {share}");
         }
     }

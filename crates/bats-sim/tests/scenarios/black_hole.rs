@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{at, capacity, goodput, link, recovery, since_connected, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
@@ -16,18 +16,18 @@ fn a_transfer_is_at_its_rate_half_a_second_after_a_black_hole() {
             .map(|(at, link)| (Duration::from_secs_f64(at), link.clone(), link.clone()))
             .into();
         let outcome = run.run();
-        let (begin, end) = (since_connected(&outcome, 6.0), since_connected(&outcome, 8.0));
+        let (begin, end) = (outcome.since_connected(6.0), outcome.since_connected(8.0));
 
         assert_eq!(outcome.closed, None);
-        assert_eq!(at(&outcome, begin + 0.1).delivered, at(&outcome, end).delivered, "a hole");
-        let seconds = recovery(&outcome, end, 0.85 * capacity(&link));
+        assert_eq!(outcome.at(begin + 0.1).delivered, outcome.at(end).delivered, "a hole");
+        let seconds = outcome.recovery(end, 0.85 * capacity(&link));
         // A probe each 250 ms, a round trip, and what was lost is asked for at once.
         assert!(seconds <= 0.4, "loss {loss}, seed {seed}: {seconds} s");
-        let share = goodput(&outcome, end + 1.0, 14.0) / capacity(&link);
+        let share = outcome.goodput(end + 1.0, 14.0) / capacity(&link);
         assert!(share >= 0.85, "loss {loss}, seed {seed}: {share}");
 
         // Nobody knows when it ends, but trying must stay far below the rate.
-        let tried = at(&outcome, end).link.offered - at(&outcome, begin + 0.2).link.offered;
+        let tried = outcome.at(end).link.offered - outcome.at(begin + 0.2).link.offered;
         let full_rate = 100e6 * (end - begin - 0.2) / 8.0 / 1_514.0;
         assert!((tried as f64) < 0.5 * full_rate, "{tried} packets into the hole");
     }
@@ -48,8 +48,8 @@ fn ten_mebibytes_through_a_hole_of_two_seconds() {
             .into();
         let outcome = run.run();
         let took = outcome.finished.expect("arrives").as_secs_f64() - 0.001;
-        let end = since_connected(&outcome, 7.0);
-        let before = at(&outcome, end).delivered;
+        let end = outcome.since_connected(7.0);
+        let before = outcome.at(end).delivered;
         let first = outcome.samples.iter().find(|sample| sample.delivered > before);
         let first = first.expect("goes on").time.as_secs_f64() - end;
         println!("seed {seed}: {took:.3} s, first data {first:.3} s after");

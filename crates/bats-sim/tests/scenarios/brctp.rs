@@ -7,7 +7,7 @@ use bats_netem::{Jitter, LinkConfig, Loss};
 use bats_proto::TransportConfig;
 use bats_proto::config::Mode;
 
-use crate::common::{capacity, goodput, link, transfer};
+use crate::common::{capacity, link, transfer};
 
 fn brctp() -> TransportConfig {
     TransportConfig { mode: Mode::Brctp, ..TransportConfig::default() }
@@ -44,7 +44,7 @@ fn the_link_is_used() {
         let mut run = transfer(&lossy, 10);
         run.transport = brctp();
         let outcome = run.run();
-        let share = goodput(&outcome, 4.0, 10.0) / capacity(&lossy);
+        let share = outcome.goodput(4.0, 10.0) / capacity(&lossy);
         assert!(share > 0.88, "{share:.3} at loss {loss}");
         let receiver = &outcome.receiver;
         let waste =

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{at, capacity, goodput, link, payload_optimum, transfer};
+use crate::common::{capacity, link, payload_optimum, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
@@ -12,7 +12,7 @@ fn bursts_of_eight_leave_most_of_the_capacity() {
         let mut run = transfer(&link, 15);
         run.seed = seed;
         let outcome = run.run();
-        let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link);
+        let efficiency = outcome.goodput(5.0, 15.0) / capacity(&link);
         assert!((0.8..=1.0).contains(&efficiency), "seed {seed}: {efficiency}");
     }
 }
@@ -30,11 +30,11 @@ fn two_per_cent_in_bursts_of_three_cost_a_slow_link_little_more() {
         run.seed = seed;
         let outcome = run.run();
         // Of what the link did not lose, since seeds are luckier or less so.
-        let (a, b) = (at(&outcome, 5.0), at(&outcome, 20.0));
+        let (a, b) = (outcome.at(5.0), outcome.at(20.0));
         let lost = (b.link.dropped_loss - a.link.dropped_loss) as f64;
         let lost = lost / (b.link.offered - a.link.offered) as f64;
         let optimum = payload_optimum(&LinkConfig { loss: Loss::None, ..link.clone() });
-        let efficiency = goodput(&outcome, 5.0, 20.0) / (optimum * (1.0 - lost));
+        let efficiency = outcome.goodput(5.0, 20.0) / (optimum * (1.0 - lost));
         println!("seed {seed}: {lost:.4} lost, {efficiency:.4}");
         assert!((0.95..=1.0).contains(&efficiency), "seed {seed}: {efficiency}");
         run.total_bytes = Some(2 << 20);

@@ -26,15 +26,7 @@ fn captured(name: &str, limit: u64) -> (Outcome, u64, Vec<Packet>) {
     let file = BufWriter::new(File::create(&path).expect("a file"));
     let capture = Capture::new(Box::new(file), limit).expect("writable");
     let mut recorder = Recorder { capture: Some(capture), ..Recorder::default() };
-    let cell = Cell {
-        loss: 0.1,
-        delay: Duration::from_millis(10),
-        rate_bps: 10_000_000,
-        queue: 1.0,
-        duration: Duration::from_secs(1),
-        congestion: bats_proto::CongestionAlgorithm::Bbr,
-        seed: 4,
-    };
+    let cell = Cell { seed: 4, ..Cell::over(10, 10, 0.1, 1) };
     let (_, outcome) = cell.run_recorded(&mut recorder);
     let written = recorder.capture.expect("asked for").finish().expect("written");
 

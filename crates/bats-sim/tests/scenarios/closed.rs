@@ -1,11 +1,10 @@
 //! Closed mode costs no round trip, survives the loss that an open handshake survives, and serves
 //! relays and their sessions alike.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
-use bats_proto::{ClientConfig, CloseReason, ClosedKey, Event, PeerTrust, TransportConfig};
+use bats_proto::{CloseReason, ClosedKey, Event, TransportConfig};
 use bats_sim::delays::Delays;
 use bats_sim::messages::{Messages, MessagesOutcome};
 use bats_sim::network::{Host, Network};
@@ -78,15 +77,8 @@ fn a_client_with_another_key_or_none_hears_nothing_and_says_so() {
     for theirs in [transport(2), TransportConfig::default()] {
         let links = [path(0.0), path(0.0)];
         let mut network = Network::new(endpoints(&transport(1), 1), links, 1);
-        let config = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(theirs),
-        };
         let now = network.now();
-        let client = network.endpoint(Host::Client);
-        let handle = client.connect(now, Host::Server.address(), "server", config).unwrap();
-        network.touch(Host::Client);
+        let handle = network.connect(&theirs);
         let until = now + Duration::from_secs(15);
         while network.now() < until {
             network.step(until);

@@ -1,7 +1,7 @@
 //! CUBIC in a whole connection: after an overflow of the queue the window is back where it was
 //! when RFC 9438 says, and random loss costs what its formula says.
 
-use crate::common::{capacity, goodput, link, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 use bats_proto::{CongestionAlgorithm, TransportConfig};
 use bats_sim::transfer::Outcome;
@@ -17,7 +17,7 @@ fn run(link: &LinkConfig, seconds: u64) -> Outcome {
 fn the_window_of_a_loss_is_reached_again_after_k() {
     let link = link(50, 25);
     let outcome = run(&link, 40);
-    let efficiency = goodput(&outcome, 5.0, 40.0) / capacity(&link);
+    let efficiency = outcome.goodput(5.0, 40.0) / capacity(&link);
     assert!(efficiency >= 0.9, "{efficiency}");
     // Falls of the window by three tenths.
     let samples: Vec<(f64, f64)> = outcome
@@ -50,7 +50,7 @@ fn the_window_of_a_loss_is_reached_again_after_k() {
 fn random_loss_costs_what_the_formula_says() {
     let link = LinkConfig { loss: Loss::Iid(0.01), ..link(100, 25) };
     let outcome = run(&link, 40);
-    let mbps = goodput(&outcome, 5.0, 40.0);
+    let mbps = outcome.goodput(5.0, 40.0);
     // RFC 9438, 5.1 and 5.2: packets of 1,437 octets in 50 ms.
     let packets = (1.054 * (0.05_f64 / 0.01).powf(0.75)).max(1.2 / 0.01_f64.sqrt());
     let formula = packets * 1_437.0 * 8e-6 / 0.05;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{capacity, goodput, link, recovery, since_connected, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 const CHANGE: f64 = 6.0;
@@ -21,10 +21,10 @@ fn after_change(from_ms: u64, to_ms: u64, loss: f64, seed: u64, settled: f64) ->
     run.seed = seed;
     run.changes = vec![(Duration::from_secs_f64(CHANGE), after.clone(), after.clone())];
     let outcome = run.run();
-    let change = since_connected(&outcome, CHANGE);
+    let change = outcome.since_connected(CHANGE);
     (
-        recovery(&outcome, change, 0.85 * capacity(&after)),
-        goodput(&outcome, change + settled, 16.0) / capacity(&after),
+        outcome.recovery(change, 0.85 * capacity(&after)),
+        outcome.goodput(change + settled, 16.0) / capacity(&after),
     )
 }
 

@@ -1,6 +1,6 @@
 //! A bottleneck that marks instead of dropping: marks are congestion, also while no probe is on.
 
-use crate::common::{at, capacity, goodput, link, mean_queue, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
@@ -12,9 +12,9 @@ fn marks_keep_the_queue_at_the_threshold_and_cost_little() {
         let mut run = transfer(&link, 15);
         run.seed = seed;
         let outcome = run.run();
-        let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link);
-        let queue = mean_queue(&outcome, 5.0, 15.0);
-        assert!(at(&outcome, 15.0).sender.ecn_ce > 0, "loss {loss}, seed {seed}: no marks");
+        let efficiency = outcome.goodput(5.0, 15.0) / capacity(&link);
+        let queue = outcome.mean_queue(5.0, 15.0);
+        assert!(outcome.at(15.0).sender.ecn_ce > 0, "loss {loss}, seed {seed}: no marks");
         assert!(efficiency >= 0.8, "loss {loss}, seed {seed}: {efficiency}");
         assert!(queue <= threshold as f64, "loss {loss}, seed {seed}: {queue} octets of queue");
     }

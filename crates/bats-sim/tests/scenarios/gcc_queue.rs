@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::{capacity, goodput, link, mean_queue, since_connected, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 use bats_proto::{CongestionAlgorithm, TransportConfig};
 use bats_sim::fairness::flows;
@@ -20,7 +20,7 @@ fn gcc(link: &LinkConfig, seconds: u64) -> Transfer {
 
 /// Mean time in the queue between two seconds, in milliseconds.
 fn queue_ms(outcome: &Outcome, rate_mbps: f64, from: f64, to: f64) -> f64 {
-    mean_queue(outcome, from, to) * 8e-3 / rate_mbps
+    outcome.mean_queue(from, to) * 8e-3 / rate_mbps
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn the_queue_is_short_and_the_link_in_use() {
         let octets = (base.queue_bytes.expect("a limit") as f64 * queue) as usize;
         let link = LinkConfig { queue_bytes: Some(octets), loss: Loss::Iid(loss), ..base };
         let outcome = gcc(&link, 20).run();
-        let efficiency = goodput(&outcome, 5.0, 20.0) / capacity(&link);
+        let efficiency = outcome.goodput(5.0, 20.0) / capacity(&link);
         let wait = queue_ms(&outcome, 20.0, 3.0, 20.0);
         assert!(efficiency >= 0.75, "loss {loss}, {delay} ms: {efficiency}");
         assert!(wait < 25.0, "loss {loss}, {delay} ms: {wait} ms of queue");
@@ -45,9 +45,9 @@ fn a_slower_link_is_followed_within_a_second() {
     let mut run = gcc(&before, 16);
     run.changes = vec![(Duration::from_secs(8), after.clone(), after.clone())];
     let outcome = run.run();
-    let change = since_connected(&outcome, 8.0);
+    let change = outcome.since_connected(8.0);
     let wait = queue_ms(&outcome, 8.0, change + 1.0, change + 7.0);
-    let efficiency = goodput(&outcome, change + 1.0, change + 7.0) / capacity(&after);
+    let efficiency = outcome.goodput(change + 1.0, change + 7.0) / capacity(&after);
     assert!(wait < 25.0, "{wait} ms of queue from a second after the change");
     assert!(efficiency >= 0.7, "{efficiency}");
 }

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
-use bats_proto::TransportConfig;
 use bats_sim::delays::Delays;
 use bats_sim::messages::Messages;
 
@@ -12,17 +11,7 @@ const SEEDS: u64 = 1_000;
 
 /// Time to the arrival of the first message, which the client hands in when it is connected.
 fn first(link: &LinkConfig, seed: u64) -> Option<Duration> {
-    let run = Messages {
-        hops: vec![link.clone()],
-        transport: TransportConfig::default(),
-        size: 100,
-        interval: Duration::from_millis(10),
-        count: 1,
-        warm_up: 0,
-        echo: false,
-        seed,
-    };
-    run.run().first
+    Messages::one(link, seed).run().first
 }
 
 fn path() -> LinkConfig {

@@ -1,6 +1,6 @@
 //! Half of all packets are lost, in both directions.
 
-use crate::common::{capacity, goodput, link, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
@@ -10,7 +10,7 @@ fn half_the_packets_lost_is_half_the_rate_not_a_collapse() {
         let mut run = transfer(&link, 15);
         run.seed = seed;
         let outcome = run.run();
-        let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link);
+        let efficiency = outcome.goodput(5.0, 15.0) / capacity(&link);
         assert!((0.7..=1.0).contains(&efficiency), "{delay} ms, seed {seed}: {efficiency}");
     }
 }

@@ -16,15 +16,7 @@ const MESSAGES: u64 = 2_000;
 
 /// One-way delays of 512-octet messages, in order of size.
 fn delays(loss: f64, mode: bats_proto::Mode) -> Vec<Duration> {
-    let cell = Cell {
-        congestion: bats_proto::CongestionAlgorithm::Bbr,
-        loss,
-        delay: DELAY,
-        rate_bps: 100_000_000,
-        queue: 1.0,
-        duration: Duration::from_secs(1),
-        seed: 4,
-    };
+    let cell = Cell { seed: 4, delay: DELAY, ..Cell::over(100, 0, loss, 1) };
     let mut line = Line::new(LineConfig {
         links: vec![cell.link(); HOPS],
         relay: RelayConfig::new(node_id(0)),

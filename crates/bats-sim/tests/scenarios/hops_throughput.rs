@@ -7,15 +7,7 @@ use bats_sim::hops::{Hops, HopsOutcome};
 use bats_sim::matrix::Cell;
 
 fn hops(hops: usize, loss: f64, recoding: bool, seed: u64) -> Hops {
-    let cell = Cell {
-        congestion: bats_proto::CongestionAlgorithm::Bbr,
-        loss,
-        delay: Duration::from_millis(10),
-        rate_bps: 40_000_000,
-        queue: 1.0,
-        duration: Duration::from_secs(6),
-        seed,
-    };
+    let cell = Cell { seed, ..Cell::over(40, 10, loss, 6) };
     Hops::new(hops, cell, recoding)
 }
 

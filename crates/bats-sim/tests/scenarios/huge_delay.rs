@@ -1,11 +1,10 @@
 //! Paths to other planets: minutes from end to end, where a round trip more is what must not happen.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::link;
 use bats_netem::{LinkConfig, Loss};
-use bats_proto::{ClientConfig, Event, PeerTrust, TransportConfig};
+use bats_proto::{Event, TransportConfig};
 use bats_sim::network::{Host, Network};
 use bats_sim::transfer::endpoints;
 use bytes::Bytes;
@@ -24,16 +23,7 @@ fn crossing(one_way: Duration, loss: f64, seed: u64) -> (f64, u64) {
     };
     let mut network = Network::new(endpoints(&transport, seed), [link.clone(), link], seed);
     let began = network.now();
-    let config = ClientConfig {
-        trust: PeerTrust::DangerousAcceptAny,
-        identity: None,
-        transport: Arc::new(transport),
-    };
-    let client = network
-        .endpoint(Host::Client)
-        .connect(began, Host::Server.address(), "server", config)
-        .expect("a valid configuration");
-    network.touch(Host::Client);
+    let client = network.connect(&transport);
     let (mut arrived, mut finished) = (0, None);
     while finished.is_none() && network.now() - began < one_way * 40 {
         network.step(began + one_way * 40);

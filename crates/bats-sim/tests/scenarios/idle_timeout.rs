@@ -1,10 +1,9 @@
 //! A peer vanishes: both ends say so, once, and fall silent.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bats_netem::{LinkConfig, Timestamp};
-use bats_proto::{ClientConfig, CloseReason, ConnectionHandle, Event, PeerTrust, TransportConfig};
+use bats_proto::{CloseReason, ConnectionHandle, Event, TransportConfig};
 use bats_sim::network::{Host, Network};
 use bats_sim::transfer::endpoints;
 use bytes::Bytes;
@@ -29,17 +28,7 @@ impl Scene {
         let transport = TransportConfig { idle_timeout: IDLE, ..TransportConfig::default() };
         let endpoints = endpoints(&transport, seed);
         let mut network = Network::new(endpoints, [link.clone(), link], seed);
-        let now = network.now();
-        let config = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(transport),
-        };
-        let client = network
-            .endpoint(Host::Client)
-            .connect(now, Host::Server.address(), "server", config)
-            .expect("a valid configuration");
-        network.touch(Host::Client);
+        let client = network.connect(&transport);
         let mut scene = Self { network, client, events: Vec::new() };
         scene.pass(Duration::from_secs(2));
         let connected = scene.events.iter().any(|(_, _, event)| *event == Event::Connected);

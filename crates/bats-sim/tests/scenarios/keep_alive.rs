@@ -1,11 +1,10 @@
 //! Keep-alive packets that come more often than a round trip takes do not hide that data are missing.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::link;
 use bats_netem::LinkConfig;
-use bats_proto::{ClientConfig, Event, PeerTrust, TransportConfig};
+use bats_proto::{Event, TransportConfig};
 use bats_sim::network::{Host, Network};
 use bats_sim::transfer::endpoints;
 use bytes::Bytes;
@@ -18,17 +17,7 @@ fn what_was_lost_whole_is_repaired_although_keep_alives_are_answered() {
         ..TransportConfig::default()
     };
     let mut network = Network::new(endpoints(&transport, 1), [way.clone(), way.clone()], 1);
-    let config = ClientConfig {
-        trust: PeerTrust::DangerousAcceptAny,
-        identity: None,
-        transport: Arc::new(transport),
-    };
-    let now = network.now();
-    let client = network
-        .endpoint(Host::Client)
-        .connect(now, Host::Server.address(), "server", config)
-        .expect("a valid configuration");
-    network.touch(Host::Client);
+    let client = network.connect(&transport);
     let pass = |network: &mut Network, time: Duration| {
         let until = network.now() + time;
         let mut arrived = false;

@@ -1,19 +1,9 @@
 //! Goodput as a share of what the link can carry, and what it costs: waste, queue, drops.
 
-use std::time::Duration;
-
 use bats_sim::matrix::{Cell, Figures};
 
 fn cell(loss: f64, delay_ms: u64, rate_mbps: u64, seconds: u64) -> Cell {
-    Cell {
-        loss,
-        delay: Duration::from_millis(delay_ms),
-        rate_bps: rate_mbps * 1_000_000,
-        queue: 1.0,
-        duration: Duration::from_secs(seconds),
-        congestion: bats_proto::CongestionAlgorithm::Bbr,
-        seed: 3,
-    }
+    Cell { seed: 3, ..Cell::over(rate_mbps, delay_ms, loss, seconds) }
 }
 
 fn figures(loss: f64, delay_ms: u64, rate_mbps: u64, seconds: u64) -> Figures {

@@ -1,6 +1,6 @@
 //! A slow satellite link: 2 Mbit/s, a round trip of 300 ms, 5 % loss.
 
-use crate::common::{capacity, goodput, link, queue_loss, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
@@ -10,9 +10,9 @@ fn a_slow_long_lossy_link_is_filled() {
         let mut run = transfer(&link, 30);
         run.seed = seed;
         let outcome = run.run();
-        let efficiency = goodput(&outcome, 5.0, 30.0) / capacity(&link);
+        let efficiency = outcome.goodput(5.0, 30.0) / capacity(&link);
         assert!((0.85..=1.0).contains(&efficiency), "seed {seed}: {efficiency}");
-        let dropped = queue_loss(&outcome, 5.0, 30.0);
+        let dropped = outcome.queue_loss(5.0, 30.0);
         assert!(dropped <= 0.01, "seed {seed}: {dropped} dropped by the queue");
     }
 }

@@ -10,7 +10,7 @@ use bats_proto::error::CloseReason;
 use bats_proto::fuzzing::{open_short, seal_as};
 use bats_proto::relay::RelayEvent;
 use bats_proto::wire::short_header::PacketKind;
-use bats_proto::{CongestionAlgorithm, Event, Mode};
+use bats_proto::{Event, Mode};
 use bats_sim::hops::Hops;
 use bats_sim::line::{Line, Way};
 use bats_sim::matrix::Cell;
@@ -19,15 +19,7 @@ use bats_sim::matrix::Cell;
 const OF_LIAR: usize = 2;
 
 fn hops(count: usize, loss: f64, seconds: u64) -> Hops {
-    let cell = Cell {
-        congestion: CongestionAlgorithm::Bbr,
-        loss,
-        delay: Duration::from_millis(5),
-        rate_bps: 20_000_000,
-        queue: 1.0,
-        duration: Duration::from_secs(seconds),
-        seed: 3,
-    };
+    let cell = Cell { seed: 3, ..Cell::over(20, 5, loss, seconds) };
     Hops::new(count, cell, true)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{at, goodput, link, since_connected, transfer};
+use crate::common::{link, transfer};
 use bats_netem::{LinkConfig, Loss};
 use bats_sim::transfer::{Outcome, Sample, Transfer};
 
@@ -16,9 +16,9 @@ fn a_smaller_path_is_found_and_filled() {
     for (mtu, loss) in [(1_200, 0.0), (1_300, 0.05), (1_420, 0.0), (1_420, 0.1)] {
         let link = LinkConfig { mtu: Some(mtu), loss: Loss::Iid(loss), ..link(100, 20) };
         let outcome = transfer(&link, 15).run();
-        let found = at(&outcome, 15.0).sender.path_mtu;
+        let found = outcome.at(15.0).sender.path_mtu;
         assert!(usize::from(found) <= mtu && usize::from(found) + 16 >= mtu, "{mtu}: {found}");
-        let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link, found);
+        let efficiency = outcome.goodput(5.0, 15.0) / capacity(&link, found);
         assert!(efficiency >= 0.85, "{mtu} octets, loss {loss}: {efficiency}");
     }
 }
@@ -29,7 +29,7 @@ fn most_of_a_smaller_path_is_used_within_five_round_trips() {
         for seed in 1..4 {
             let mut run = transfer(&LinkConfig { mtu: Some(usize::from(mtu)), ..link(100, 20) }, 1);
             run.seed = seed;
-            let found = at(&run.run(), 5.0 * 0.040).sender.path_mtu;
+            let found = run.run().at(5.0 * 0.040).sender.path_mtu;
             assert!(found <= mtu && found * 20 >= mtu * 19, "{mtu}, seed {seed}: {found}");
         }
     }
@@ -52,15 +52,15 @@ fn a_path_that_shrinks() {
         let mut run = transfer(&before, 12);
         run.changes = vec![(Duration::from_secs(4), after.clone(), before.clone())];
         let outcome = run.run();
-        let found = at(&outcome, 12.0).sender.path_mtu;
-        let efficiency = goodput(&outcome, 7.0, 12.0) / capacity(&after, found);
+        let found = outcome.at(12.0).sender.path_mtu;
+        let efficiency = outcome.goodput(7.0, 12.0) / capacity(&after, found);
         assert!(found <= 1_300 && efficiency >= 0.85, "{found} octets, loss {loss}: {efficiency}");
-        let stall = stall_after(&outcome, since_connected(&outcome, 4.0));
+        let stall = stall_after(&outcome, outcome.since_connected(4.0));
         // The goal is three probe time-outs. The first tells nothing, its probes are as large; the second
         // comes after twice the time, sends a small one, too, and its answer takes a round trip: 0.29 to
         // 0.32 s where three are 0.2 s. A small probe with the first one is answered before the silence is taken
         // for one: all that is lost counts as congestion, and it takes 0.75 s.
-        let probe = at(&outcome, 3.9).sender.smoothed_rtt.as_secs_f64() + 0.025;
+        let probe = outcome.at(3.9).sender.smoothed_rtt.as_secs_f64() + 0.025;
         println!("loss {loss}: {stall:.3} s, a probe time-out is {probe:.3} s");
         assert!(stall <= 5.0 * probe, "loss {loss}: {stall} s, a probe time-out is {probe} s");
     }

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::{
-    capacity, goodput, link, mean_queue, queue_loss, recovery, since_connected, transfer,
-};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 const HALVED: f64 = 8.0;
@@ -26,25 +24,24 @@ fn a_rate_that_halves_and_doubles_again_is_followed() {
             .map(|(at, link)| (Duration::from_secs_f64(at), link.clone(), link.clone()))
             .into();
         let outcome = run.run();
-        let (halved, doubled) =
-            (since_connected(&outcome, HALVED), since_connected(&outcome, DOUBLED));
+        let (halved, doubled) = (outcome.since_connected(HALVED), outcome.since_connected(DOUBLED));
 
-        let down = recovery(&outcome, halved, 0.85 * capacity(&half));
+        let down = outcome.recovery(halved, 0.85 * capacity(&half));
         assert!(down <= SECONDS_DOWN, "loss {loss}, seed {seed}: {down} s after halving");
-        let share = goodput(&outcome, halved + SECONDS_DOWN, doubled) / capacity(&half);
+        let share = outcome.goodput(halved + SECONDS_DOWN, doubled) / capacity(&half);
         assert!(share >= 0.85, "loss {loss}, seed {seed}: {share} of half the rate");
 
-        let up = recovery(&outcome, doubled, 0.85 * capacity(&full));
+        let up = outcome.recovery(doubled, 0.85 * capacity(&full));
         assert!(up <= SECONDS_UP, "loss {loss}, seed {seed}: {up} s after doubling");
-        let share = goodput(&outcome, doubled + SECONDS_UP, 24.0) / capacity(&full);
+        let share = outcome.goodput(doubled + SECONDS_UP, 24.0) / capacity(&full);
         assert!(share >= 0.85, "loss {loss}, seed {seed}: {share} of the rate");
 
         // Half the rate keeps the buffer of the whole one: two products of its own.
-        let queue = mean_queue(&outcome, halved, halved + 2.0) / 250_000.0;
+        let queue = outcome.mean_queue(halved, halved + 2.0) / 250_000.0;
         assert!(queue <= 0.5, "loss {loss}, seed {seed}: {queue} products after halving");
-        let queue = mean_queue(&outcome, doubled, 24.0) / 500_000.0;
+        let queue = outcome.mean_queue(doubled, 24.0) / 500_000.0;
         assert!(queue <= 0.25, "loss {loss}, seed {seed}: {queue} products after doubling");
-        let dropped = queue_loss(&outcome, halved, 24.0);
+        let dropped = outcome.queue_loss(halved, 24.0);
         assert!(dropped <= 0.005, "loss {loss}, seed {seed}: {dropped} dropped by the queue");
     }
 }
@@ -58,11 +55,11 @@ fn a_rate_that_falls_to_a_tenth_is_followed() {
         run.seed = seed;
         run.changes = vec![(Duration::from_secs_f64(HALVED), tenth.clone(), tenth.clone())];
         let outcome = run.run();
-        let fallen = since_connected(&outcome, HALVED);
-        let share = goodput(&outcome, fallen + 3.0, 20.0) / capacity(&tenth);
+        let fallen = outcome.since_connected(HALVED);
+        let share = outcome.goodput(fallen + 3.0, 20.0) / capacity(&tenth);
         assert!(share >= 0.85, "loss {loss}, seed {seed}: {share} of the tenth");
         // The buffer is ten products of the new rate; the queue is worked off and stays away.
-        let queue = mean_queue(&outcome, fallen + 4.0, 20.0) / 50_000.0;
+        let queue = outcome.mean_queue(fallen + 4.0, 20.0) / 50_000.0;
         assert!(queue <= 0.5, "loss {loss}, seed {seed}: {queue} products");
     }
 }

@@ -1,13 +1,10 @@
 //! A NAT gives the client another port, or the client moves to another network: the connection goes on.
 
 use core::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
-use bats_proto::{
-    ClientConfig, ConnectionHandle, ConnectionStats, Event, PeerTrust, TransportConfig,
-};
+use bats_proto::{ConnectionHandle, ConnectionStats, Event, TransportConfig};
 use bats_sim::network::{Host, Network};
 use bats_sim::transfer;
 use bytes::Bytes;
@@ -67,15 +64,7 @@ impl Run {
         let transport = TransportConfig::default();
         let endpoints = transfer::endpoints(&transport, 1);
         let mut network = Network::new(endpoints, [link.clone(), link.clone()], 1);
-        let now = network.now();
-        let config = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(transport),
-        };
-        let remote = Host::Server.address();
-        let client = network.endpoint(Host::Client).connect(now, remote, "server", config).unwrap();
-        network.touch(Host::Client);
+        let client = network.connect(&transport);
         let stall = Duration::ZERO;
         Self { network, client, server: None, from, limit: u64::MAX, sent: 0, received: 0, stall }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{capacity, link, recovery, since_connected, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
@@ -14,7 +14,7 @@ fn the_rate_is_there_within_ten_round_trips_after_the_loss_ends() {
         run.seed = seed;
         run.changes = vec![(Duration::from_secs(10), clean.clone(), clean.clone())];
         let outcome = run.run();
-        let after = recovery(&outcome, since_connected(&outcome, 10.0), 0.9 * capacity(&clean));
+        let after = outcome.recovery(outcome.since_connected(10.0), 0.9 * capacity(&clean));
         assert!(after <= 10.0 * 0.040 + 0.05, "seed {seed}: {after} s");
     }
 }

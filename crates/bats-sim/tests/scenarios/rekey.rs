@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{at, capacity, goodput, link, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{Jitter, LinkConfig, Loss};
 use bats_sim::transfer::{Outcome, Sample, Transfer};
 
@@ -16,8 +16,8 @@ fn keys_that_change_all_the_time_cost_nothing() {
             run.transport.key_update_packets = packets;
             let outcome = run.run();
             assert_eq!(outcome.receiver.packets_forged, 0, "a packet lost to a key update");
-            let updates = at(&outcome, 8.0).sender.key_updates;
-            (goodput(&outcome, 3.0, 8.0) / capacity(&link), updates)
+            let updates = outcome.at(8.0).sender.key_updates;
+            (outcome.goodput(3.0, 8.0) / capacity(&link), updates)
         };
         let ((seldom, none), (often, many)) = (share(1 << 22), share(64));
         assert!(none == 0 && many >= 30, "{none} and {many} updates");

@@ -3,22 +3,14 @@
 
 use std::time::Duration;
 
+use bats_proto::Mode;
 use bats_proto::relay::RelayStats;
-use bats_proto::{CongestionAlgorithm, Mode};
 use bats_sim::hops::{Hops, HopsOutcome};
 use bats_sim::line::Line;
 use bats_sim::matrix::Cell;
 
 fn run(count: usize, loss: f64, recoding: bool, seconds: u64) -> HopsOutcome {
-    let cell = Cell {
-        congestion: CongestionAlgorithm::Bbr,
-        loss,
-        delay: Duration::from_millis(5),
-        rate_bps: 20_000_000,
-        queue: 1.0,
-        duration: Duration::from_secs(seconds),
-        seed: 3,
-    };
+    let cell = Cell { seed: 3, ..Cell::over(20, 5, loss, seconds) };
     let hops = Hops::new(count, cell, recoding);
     let mut config = hops.line();
     config.transport.mode = Mode::Brctp;

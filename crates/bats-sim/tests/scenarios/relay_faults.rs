@@ -11,15 +11,7 @@ use bats_sim::line::{Line, Way};
 use bats_sim::matrix::Cell;
 
 fn hops(count: usize, loss: f64, seconds: u64) -> Hops {
-    let cell = Cell {
-        congestion: bats_proto::CongestionAlgorithm::Bbr,
-        loss,
-        delay: Duration::from_millis(5),
-        rate_bps: 20_000_000,
-        queue: 1.0,
-        duration: Duration::from_secs(seconds),
-        seed: 3,
-    };
+    let cell = Cell { seed: 3, ..Cell::over(20, 5, loss, seconds) };
     Hops::new(count, cell, true)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{capacity, goodput, link, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{Jitter, LinkConfig, Loss};
 
 /// 5 ms to either side over 20 ms: a packet is overtaken by up to 80 others.
@@ -17,7 +17,7 @@ fn jitter_with_reordering_is_no_collapse() {
         let mut run = transfer(&link, 15);
         run.seed = seed;
         let outcome = run.run();
-        let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link);
+        let efficiency = outcome.goodput(5.0, 15.0) / capacity(&link);
         assert!(efficiency >= 0.6, "loss {loss}, seed {seed}: {efficiency}");
     }
 }
@@ -33,7 +33,7 @@ fn jitter_in_order_costs_little() {
         let mut run = transfer(&link, 15);
         run.seed = seed;
         let outcome = run.run();
-        let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link);
+        let efficiency = outcome.goodput(5.0, 15.0) / capacity(&link);
         assert!(efficiency >= 0.85, "seed {seed}: {efficiency}");
     }
 }

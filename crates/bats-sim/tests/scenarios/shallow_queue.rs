@@ -1,6 +1,6 @@
 //! A bottleneck with next to no buffer.
 
-use crate::common::{capacity, goodput, link, queue_loss, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 #[test]
@@ -15,10 +15,10 @@ fn a_tenth_of_a_product_is_buffer_enough() {
         let mut run = transfer(&link, 15);
         run.seed = seed;
         let outcome = run.run();
-        let efficiency = goodput(&outcome, 5.0, 15.0) / capacity(&link);
+        let efficiency = outcome.goodput(5.0, 15.0) / capacity(&link);
         assert!(efficiency >= 0.85, "loss {loss}, seed {seed}: {efficiency}");
         // Probing for more rate overflows it now and then; standing overload would cost more.
-        let dropped = queue_loss(&outcome, 5.0, 15.0);
+        let dropped = outcome.queue_loss(5.0, 15.0);
         assert!(dropped <= 0.02, "loss {loss}, seed {seed}: {dropped} dropped by the queue");
     }
 }

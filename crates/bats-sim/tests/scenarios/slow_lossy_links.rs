@@ -1,7 +1,7 @@
 //! Slow links that lose much: a round trip holds few packets, and what they tell of the rate and of
 //! the path's own loss is noise. No conclusion from it may hold the flow down.
 
-use crate::common::{capacity, goodput, transfer};
+use crate::common::{capacity, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 /// (Mbit/s, one-way delay in ms, octets of queue, loss, share of the capacity that must arrive from
@@ -26,7 +26,7 @@ fn a_slow_link_that_loses_much_is_used() {
             };
             let mut run = transfer(&link, 20);
             run.seed = seed;
-            let efficiency = goodput(&run.run(), 8.0, 20.0) / capacity(&link);
+            let efficiency = run.run().goodput(8.0, 20.0) / capacity(&link);
             assert!(
                 efficiency >= share,
                 "{rate} Mbit/s, {delay} ms, {queue} octets, loss {loss}, seed {seed}: {efficiency}"

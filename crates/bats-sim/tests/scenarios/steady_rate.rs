@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{at, capacity, goodput, link, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::LinkConfig;
 
 #[test]
@@ -15,10 +15,10 @@ fn no_moment_is_given_up_to_measure_the_round_trip() {
         // renewed twice at least.
         for slot in 25..175 {
             let (from, to) = (f64::from(slot) * 0.2, f64::from(slot + 1) * 0.2);
-            let share = goodput(&outcome, from, to) / capacity(&link);
+            let share = outcome.goodput(from, to) / capacity(&link);
             assert!(share >= 0.7, "{mbps} Mbit/s, {one_way} ms: {share} from second {from} on");
         }
-        let share = goodput(&outcome, 5.0, 35.0) / capacity(&link);
+        let share = outcome.goodput(5.0, 35.0) / capacity(&link);
         assert!(share >= 0.93, "{mbps} Mbit/s, {one_way} ms: {share}");
     }
 }
@@ -30,9 +30,9 @@ fn the_round_trip_is_known_although_the_link_is_full_all_the_time() {
     let mut run = transfer(&before, 45);
     run.changes = vec![(Duration::from_secs(10), after.clone(), after.clone())];
     let outcome = run.run();
-    let known = |second| at(&outcome, second).sender.min_rtt.as_secs_f64();
+    let known = |second| outcome.at(second).sender.min_rtt.as_secs_f64();
     assert!((known(9.5) - 0.040).abs() < 0.002, "{}", known(9.5));
     // The old minimum is believed for half a minute at most, and no queue is taken for the path.
     assert!((known(44.9) - 0.070).abs() < 0.004, "{}", known(44.9));
-    assert!(goodput(&outcome, 15.0, 45.0) >= 0.9 * capacity(&link(100, 20)));
+    assert!(outcome.goodput(15.0, 45.0) >= 0.9 * capacity(&link(100, 20)));
 }

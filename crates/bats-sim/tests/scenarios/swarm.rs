@@ -330,17 +330,7 @@ fn an_end_that_was_taken_is_not_told_again() {
     let endpoints = bats_sim::transfer::endpoints(&TransportConfig::default(), 1);
     let mut network = bats_sim::network::Network::new(endpoints, [link.clone(), link], 1);
     let now = network.now();
-    let config = bats_proto::ClientConfig {
-        trust: bats_proto::PeerTrust::DangerousAcceptAny,
-        identity: None,
-        transport: TransportConfig::default().into(),
-    };
-    let (client_host, server_host) = (Host::Client, Host::Server);
-    let client = network
-        .endpoint(client_host)
-        .connect(now, server_host.address(), "server", config)
-        .expect("a valid configuration");
-    network.touch(client_host);
+    let client = network.connect(&TransportConfig::default());
     let end = now + Duration::from_secs(2);
     let (mut server, mut ends, mut told) = (None, 0, 0);
     while network.now() < end {

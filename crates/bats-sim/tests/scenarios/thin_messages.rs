@@ -6,7 +6,7 @@ use std::time::Duration;
 use bats_netem::{LinkConfig, Loss};
 use bats_proto::TransportConfig;
 use bats_proto::config::Mode;
-use bats_sim::matrix::FRAME_OVERHEAD;
+use bats_sim::links::FRAME_OVERHEAD;
 use bats_sim::messages::Messages;
 
 /// Octets of a frame beside the message.

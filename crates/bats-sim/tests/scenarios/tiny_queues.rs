@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::{at, capacity, goodput, queue_loss, transfer};
+use crate::common::{capacity, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 /// (rate, rate from second 5 on, one-way delay, octets of queue, loss, share of the packets that may
@@ -30,9 +30,9 @@ fn a_queue_of_a_few_packets_is_not_flooded() {
         run.changes = vec![(Duration::from_secs(5), link(after), link(after))];
         let outcome = run.run();
         let scene = format!("{before} to {after} Mbit/s, {delay} ms, {queue} octets, loss {loss}");
-        let believed = at(&outcome, 20.0).sender.delivery_bps as f64 / 1e6;
-        let lost = queue_loss(&outcome, 8.0, 20.0);
-        let efficiency = goodput(&outcome, 8.0, 20.0) / capacity(&link(after));
+        let believed = outcome.at(20.0).sender.delivery_bps as f64 / 1e6;
+        let lost = outcome.queue_loss(8.0, 20.0);
+        let efficiency = outcome.goodput(8.0, 20.0) / capacity(&link(after));
         assert!(believed <= 1.2 * after as f64, "{scene}: {believed} Mbit/s believed");
         assert!(lost <= dropped, "{scene}: {lost} dropped by the queue");
         assert!(efficiency >= share, "{scene}: {efficiency} of the capacity");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{capacity, goodput, link, transfer};
+use crate::common::{capacity, link, transfer};
 use bats_netem::{LinkConfig, Loss};
 
 /// Shares of the capacity at this loss, of some seeds.
@@ -11,7 +11,7 @@ fn shares(loss: f64) -> Vec<f64> {
     let share = |seed| {
         let mut run = transfer(&link, 15);
         run.seed = seed;
-        goodput(&run.run(), 5.0, 15.0) / capacity(&link)
+        run.run().goodput(5.0, 15.0) / capacity(&link)
     };
     let shares = (1..4).map(share).collect();
     println!("loss {loss}: {shares:.3?}");

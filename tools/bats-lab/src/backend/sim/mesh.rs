@@ -1,17 +1,16 @@
 //! Flows of several kinds between any hosts, which share links: everything is from end to end.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use anyhow::Result;
-use bats_netem::{Link, LinkConfig, Output as LinkOutput, Payload};
+use bats_netem::{Link, LinkConfig, Output as LinkOutput};
 use bats_proto::{
-    ClientConfig, ConnectionHandle, Endpoint, Input, Mode, Output, PeerTrust, Received, Timestamp,
-    TransportConfig,
+    ConnectionHandle, Endpoint, Input, Mode, Output, Received, Timestamp, TransportConfig,
 };
 use bats_sim::network::Host;
-use bats_sim::tcp::{self, Ack};
-use bats_sim::transfer::endpoints;
+use bats_sim::packet::{self, Body};
+use bats_sim::tcp;
+use bats_sim::transfer::{client_config, endpoints};
 
 use super::carrier::{Carrier, Congestion};
 use super::world::{End, Happened, Route};
@@ -19,55 +18,22 @@ use super::world::{End, Happened, Route};
 /// Rounds of work at one moment; more are a loop without end.
 const MAX_ROUNDS: u32 = 100_000;
 
-/// What crosses a link.
-#[derive(Clone, Debug)]
-enum Body {
-    Datagram { octets: Vec<u8>, ecn: u8, is_changed: bool },
-    Segment(u64),
-    Ack(Ack),
-}
-
-#[derive(Clone, Debug)]
-struct Packet {
-    flow: usize,
+/// Where a packet is.
+#[derive(Clone, Copy, Debug)]
+struct Way {
     /// Whether it goes towards the server.
     is_forth: bool,
     /// How many links it has crossed, the present one not counted.
     hop: usize,
-    body: Body,
 }
 
-impl Payload for Packet {
-    fn len(&self) -> usize {
-        match &self.body {
-            Body::Datagram { octets, .. } => octets.len(),
-            Body::Segment(_) => tcp::SEGMENT_PAYLOAD,
-            Body::Ack(_) => tcp::ACK_PAYLOAD,
-        }
-    }
-
-    fn corrupt(&mut self, at: usize, flip: u8) {
-        match &mut self.body {
-            Body::Datagram { octets, is_changed, .. } => {
-                if let Some(octet) = octets.get_mut(at) {
-                    *octet ^= flip;
-                    *is_changed = true;
-                }
-            }
-            // The model has no checksum to find it by: numbers that nobody waits for.
-            Body::Segment(number) => *number = u64::MAX,
-            Body::Ack(ack) => *ack = Ack { next: 0, ranges: [None; 4] },
-        }
-    }
-
-    fn mark(&mut self) {
-        if let Body::Datagram { ecn, .. } = &mut self.body
-            && *ecn != 0
-        {
-            *ecn = 3;
-        }
-    }
+impl Way {
+    /// Of what leaves the client, and the server.
+    const FORTH: Self = Self { is_forth: true, hop: 0 };
+    const BACK: Self = Self { is_forth: false, hop: 0 };
 }
+
+type Packet = packet::Packet<Way>;
 
 /// A flow that has begun.
 enum Active {
@@ -183,11 +149,7 @@ impl Mesh {
 
     fn connect(&self, flow: usize, mode: Mode) -> Result<([Endpoint; 2], ConnectionHandle)> {
         let mut ends = endpoints(&self.transport, self.seed.wrapping_add(1_000 * flow as u64));
-        let config = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Arc::new(TransportConfig { mode, ..self.transport.clone() }),
-        };
+        let config = client_config(&TransportConfig { mode, ..self.transport.clone() });
         let handle = ends[0].connect(self.now, Host::Server.address(), "server", config);
         Ok((ends, handle.map_err(|error| anyhow::anyhow!("{error}"))?))
     }
@@ -221,8 +183,8 @@ impl Mesh {
 
     /// Sends a datagram of a flow of them.
     pub(super) fn send_datagram(&mut self, flow: usize, octets: Vec<u8>) {
-        let body = Body::Datagram { octets, ecn: 0, is_changed: false };
-        self.carry(Packet { flow, is_forth: true, hop: 0, body });
+        let body = Body::datagram(octets, 0);
+        self.carry(Packet { flow, way: Way::FORTH, body });
     }
 
     /// The state of a model's sender.
@@ -263,11 +225,11 @@ impl Mesh {
     /// The link that a packet crosses next, if it has not arrived.
     fn next(&self, packet: &Packet) -> Option<(usize, usize)> {
         let way = self.ways.get(packet.flow)?;
-        let (link, is_forward) = if packet.is_forth {
-            *way.get(packet.hop)?
+        let (link, is_forward) = if packet.way.is_forth {
+            *way.get(packet.way.hop)?
         } else {
             // Back by the same links.
-            let (link, is_forward) = *way.get(way.len().checked_sub(packet.hop + 1)?)?;
+            let (link, is_forward) = *way.get(way.len().checked_sub(packet.way.hop + 1)?)?;
             (link, !is_forward)
         };
         Some((link, usize::from(!is_forward)))
@@ -284,7 +246,7 @@ impl Mesh {
     }
 
     fn arrive(&mut self, packet: Packet) {
-        let Packet { flow, is_forth, body, .. } = packet;
+        let Packet { flow, way: Way { is_forth, .. }, body } = packet;
         let Some(Some(active)) = self.flows.get_mut(flow) else { return };
         match (active, body) {
             (Active::Ours { ends, .. }, Body::Datagram { mut octets, ecn, .. }) => {
@@ -295,10 +257,9 @@ impl Mesh {
                 ends[host].handle(self.now, Input::Datagram(received));
                 self.drive(flow, host);
             }
-            // One that was changed is thrown away by its checksum.
-            (Active::Tcp { receiver, .. }, Body::Segment(number)) if number != u64::MAX => {
+            (Active::Tcp { receiver, .. }, Body::Segment(number)) => {
                 let ack = receiver.on_segment(number);
-                self.carry(Packet { flow, is_forth: false, hop: 0, body: Body::Ack(ack) });
+                self.carry(Packet { flow, way: Way::BACK, body: Body::Ack(ack) });
             }
             (Active::Tcp { sender, .. }, Body::Ack(ack)) => {
                 sender.on_ack(self.now, &ack);
@@ -319,7 +280,7 @@ impl Mesh {
             && let Some(number) = sender.poll(self.now)
         {
             has_sent = true;
-            self.carry(Packet { flow, is_forth: true, hop: 0, body: Body::Segment(number) });
+            self.carry(Packet { flow, way: Way::FORTH, body: Body::Segment(number) });
         }
         has_sent
     }
@@ -335,8 +296,9 @@ impl Mesh {
                         .map(<[u8]>::to_vec)
                         .collect();
                     for octets in segments {
-                        let body = Body::Datagram { octets, ecn: transmit.ecn, is_changed: false };
-                        self.carry(Packet { flow, is_forth: host == 0, hop: 0, body });
+                        let way = if host == 0 { Way::FORTH } else { Way::BACK };
+                        let body = Body::datagram(octets, transmit.ecn);
+                        self.carry(Packet { flow, way, body });
                     }
                 }
                 Output::Event(handle, event) => {
@@ -370,9 +332,10 @@ impl Mesh {
             }
             for used in 0..self.used.len() {
                 let (link, way) = self.used[used];
-                while let LinkOutput::Deliver(packet) = self.links[link][way].poll(self.now) {
+                while let LinkOutput::Deliver(mut packet) = self.links[link][way].poll(self.now) {
                     is_idle = false;
-                    self.carry(Packet { hop: packet.hop + 1, ..packet });
+                    packet.way.hop += 1;
+                    self.carry(packet);
                 }
             }
             if is_idle {

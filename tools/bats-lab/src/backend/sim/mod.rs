@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use bats_netem::{Jitter, LinkConfig};
 use bats_sim::capture::Capture;
-use bats_sim::matrix::FRAME_OVERHEAD;
+use bats_sim::links::FRAME_OVERHEAD;
 
 use crate::config::model::{PacketType, Relays};
 use crate::emulator::wire;
