@@ -200,6 +200,8 @@ pub(crate) struct Connection {
     events: VecDeque<Event>,
     readable_told: bool,
     writable_wanted: bool,
+    /// Messages that had become too old when room was last looked for.
+    expired_told: u64,
     /// Octets of the message that was refused last.
     refused_bytes: usize,
     acknowledged_told: bool,

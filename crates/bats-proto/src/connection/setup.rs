@@ -169,6 +169,7 @@ impl Connection {
             events: VecDeque::new(),
             readable_told: false,
             writable_wanted: true,
+            expired_told: 0,
             refused_bytes: 0,
             acknowledged_told: true,
             counters: Counters::default(),

@@ -98,10 +98,15 @@ impl Connection {
             });
         if segment_size.is_none()
             && self.writable_wanted
-            && self.streams.as_ref().is_some_and(|s| s.outgoing.bytes_held() == 0)
+            && let Some(streams) = &self.streams
         {
-            // What was too old has made room, and no acknowledgement will tell.
-            self.update_application();
+            // What was too old has made room, and no acknowledgement will tell. Whoever were told so
+            // without such a cause would be told for ever within one moment.
+            let expired = streams.outgoing.expired();
+            let is_new = core::mem::replace(&mut self.expired_told, expired) != expired;
+            if is_new || streams.outgoing.bytes_held() == 0 {
+                self.update_application();
+            }
         }
         segment_size.map(|segment_size| self.transmit(now, buffer, segment_size))
     }

@@ -5,10 +5,13 @@
 use std::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
-use bats_proto::TransportConfig;
 use bats_proto::config::{Goal, Mode};
-use bats_sim::links::FRAME_OVERHEAD;
+use bats_proto::{Event, SendError, TransportConfig};
+use bats_sim::links::{FRAME_OVERHEAD, link};
 use bats_sim::messages::{Messages, MessagesOutcome};
+use bats_sim::network::{Host, Network};
+use bats_sim::transfer::endpoints;
+use bytes::Bytes;
 
 /// Octets of a message that fills one symbol.
 const SIZE: usize = 1_390;
@@ -98,5 +101,52 @@ fn within_one_fifth_more_than_the_path_where_asking_again_takes_three_times_as_l
         assert!(share >= least, "loss {loss}: {share}");
         assert!(reliable < share, "loss {loss}: {reliable} of the reliable mode");
         assert!((plain - (1.0 - loss)).abs() < 0.01, "loss {loss}: {plain}");
+    }
+}
+
+/// Messages that were too old before they could be sent make room at once. Nothing of them arrives that
+/// would be acknowledged, and what is kept for the repair of others does not count.
+#[test]
+fn whoever_waits_for_room_is_told_of_that_of_messages_that_became_too_old() {
+    let transport = TransportConfig {
+        mode: Mode::Btp,
+        deadline: Duration::from_secs(60),
+        ..TransportConfig::default()
+    };
+    let link = link(100, 1);
+    let mut network = Network::new(endpoints(&transport, 1), [link.clone(), link], 1);
+    let client = network.connect(&transport);
+    // Some milliseconds after the only message that is worth something for long, all is acknowledged.
+    let sent = network.now() + Duration::from_secs(1);
+    while network.now() < sent {
+        network.step(sent);
+        for (host, handle, event) in core::mem::take(&mut network.events) {
+            if (host, event) == (Host::Client, Event::Connected) {
+                let now = network.now();
+                let message = Bytes::from_static(b"in time");
+                network.endpoint(host).send(now, handle, message).expect("room");
+                network.touch(host);
+            }
+        }
+    }
+    for round in 0..20 {
+        let (began, soon) = (network.now(), Duration::from_micros(1));
+        let late = Bytes::from(vec![1; 50_000]);
+        let endpoint = network.endpoint(Host::Client);
+        while endpoint.send_within(began, client, late.clone(), soon).is_ok() {}
+        let refused = endpoint.send_within(began, client, late, soon);
+        assert!(matches!(refused, Err(SendError::Blocked(_))), "{refused:?}");
+        // They grow old while nobody looks.
+        network.step(began + Duration::from_micros(10));
+        network.touch(Host::Client);
+        let mut told = None;
+        while told.is_none() && network.now() - began < Duration::from_millis(500) {
+            network.step(began + Duration::from_millis(500));
+            let events = core::mem::take(&mut network.events);
+            let writable = events.contains(&(Host::Client, client, Event::Writable));
+            told = writable.then(|| network.now() - began);
+        }
+        let told = told.expect("room");
+        assert!(told <= Duration::from_millis(3), "round {round}: {told:?}");
     }
 }
