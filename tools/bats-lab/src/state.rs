@@ -214,6 +214,9 @@ impl Home {
         for namespace in shapes.iter().flat_map(|shape| topology::namespaces(name, shape)) {
             namespaces.delete(&namespace);
         }
+        if self.unprivileged {
+            namespaces.release_directory();
+        }
         let _ = fs::remove_dir_all(self.directory(name));
     }
 
