@@ -164,7 +164,7 @@ pub(crate) fn obstacle(
 /// Why a protocol is not in the simulator.
 fn lacks(protocol: &Protocol) -> String {
     format!(
-        "the simulator has btp, brtp, brctp, transparent, udp, and models of tcp-cubic and tcp-bbr, not {}",
+        "the simulator has btp, brtp, brctp, transparent, udp, and models of tcp-cubic, tcp-reno and tcp-bbr, not {}",
         protocol.name
     )
 }
