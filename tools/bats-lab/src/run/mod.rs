@@ -213,10 +213,10 @@ impl Stage<'_> {
 
     fn case(&self, case: &Case, backend: BackendName, result: &mut CaseResult) -> Result<()> {
         self.progress.say(&format!(
-            "{} on {}: {} measurements",
+            "{} on {}: {}",
             case.name,
             backend.name(),
-            case.measurements()
+            plan::count(case.measurements(), "measurement")
         ));
         if case.verify && backend == BackendName::Netns && !self.options.no_verify {
             set_up::verify(self, case, result)?;
