@@ -109,8 +109,14 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
         }
     }
     result.seconds = begin.elapsed().as_secs_f64();
+    // A run of which nothing was measured is no success, however good the reasons.
+    let is_skipped = result.cases.iter().all(|case| case.skipped.is_some());
     result.passed = result.ended_early.is_none()
-        && result.cases.iter().all(|case| case.passed || case.allow_failure);
+        && !is_skipped
+        && result
+            .cases
+            .iter()
+            .all(|case| case.passed || case.allow_failure || case.skipped.is_some());
     progress.finish(result.passed);
     let is_empty = result.cases.iter().all(|case| case.measurements.is_empty());
     if let Some(error) = result.ended_early.as_ref().filter(|_| is_empty) {
@@ -128,6 +134,9 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
     }
     if let Some(error) = &result.ended_early {
         bail!("{error}");
+    }
+    if is_skipped {
+        bail!("nothing was measured: every test was skipped");
     }
     Ok(if result.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -202,6 +211,7 @@ impl Stage<'_> {
             seed: case.seed,
             passed: false,
             allow_failure: case.allow_failure,
+            skipped: None,
             networks: networks.collect(),
             verification: Vec::new(),
             warnings,
