@@ -78,15 +78,15 @@ impl Runs {
         started
     }
 
-    /// The plan of a test file, in words.
-    pub(super) fn check(&self, yaml: &str) -> Result<String> {
+    /// The plan of a test file, or of its test `only`, in words.
+    pub(super) fn check(&self, yaml: &str, only: Option<&str>) -> Result<String> {
         let path = self.results.join(format!(
             ".check-{}-{:?}.yaml",
             std::process::id(),
             std::thread::current().id()
         ));
         fs::write(&path, yaml).context("cannot write in the folder of results")?;
-        let suite = load::suite(&path.to_string_lossy(), None);
+        let suite = load::suite(&path.to_string_lossy(), only);
         let _ = fs::remove_file(&path);
         let suite = suite.map_err(|error| {
             let text = format!("{error:#}");
@@ -99,12 +99,14 @@ impl Runs {
     pub(super) fn start(&self, order: &Order) -> Result<String, Refusal> {
         let what = match (&order.case, &order.yaml) {
             (Some(case), None) => {
-                crate::config::shipped::case(case)
+                let name = format!("case:{case}");
+                load::suite(&name, order.only.as_deref())
                     .map_err(|error| Refusal::wrong(format!("{error:#}")))?;
-                format!("case:{case}")
+                name
             }
             (None, Some(yaml)) => {
-                self.check(yaml).map_err(|error| Refusal::wrong(format!("{error:#}")))?;
+                self.check(yaml, order.only.as_deref())
+                    .map_err(|error| Refusal::wrong(format!("{error:#}")))?;
                 "own".to_owned()
             }
             _ => return Err(Refusal::wrong("say either `case` or `yaml`")),
