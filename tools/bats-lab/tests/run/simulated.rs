@@ -166,6 +166,11 @@ fn a_seed_decides_everything_and_runs_are_compared() {
     // Another queue is another network: nothing in common.
     let output = run(&["compare", one.out().to_str().unwrap(), slower.out().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
+    let error = error_of(&output);
+    assert!(
+        error.contains("the same test, network") && error.contains("has `sim` over"),
+        "{error}"
+    );
 }
 
 #[test]
