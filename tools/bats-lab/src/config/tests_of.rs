@@ -3,7 +3,8 @@
 use serde_saphyr::Spanned;
 
 use super::model::{
-    AssertionSpec, EventSpec, ExecutionMode, FlowSpec, PublishedSpec, RouteName, TestFile, TestSpec,
+    AssertionSpec, BackendName, EventSpec, ExecutionMode, FlowSpec, PublishedSpec, RouteName,
+    TestFile, TestSpec,
 };
 use super::network;
 use super::protocols::Known;
@@ -45,6 +46,12 @@ pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, Fault> {
     for (name, test) in &file.tests.0 {
         if cases.iter().any(|case| file_name(&case.name) == file_name(&name.value)) {
             return Err(source.wrong(name, "another test has this name already"));
+        }
+        if test.backend == Some(BackendName::Ssh) && testbeds.is_empty() {
+            return Err(source.wrong(
+                name,
+                "`backend: ssh` needs `testbeds` in this file: the hosts to measure on",
+            ));
         }
         cases.push(case(source, file, &known, name, test)?);
     }

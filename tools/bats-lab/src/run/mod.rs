@@ -50,12 +50,19 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
     if options.quick {
         suite.shorten();
     }
+    let backend = |case: &Case| options.backend.or(case.backend).unwrap_or(BackendName::Netns);
+    let uses = |name: BackendName| suite.cases.iter().any(|case| backend(case) == name);
+    if uses(BackendName::Ssh) {
+        set_up::testbed(&suite, options.testbed.as_deref())?;
+    } else if let Some(name) = &options.testbed {
+        bail!(
+            "the testbed `{name}` is for the backend ssh, and nothing runs there: say --backend ssh"
+        );
+    }
     if options.dry_run {
         out!("{}", plan::describe(&suite, options.backend, true));
         return Ok(ExitCode::SUCCESS);
     }
-    let backend = |case: &Case| options.backend.or(case.backend).unwrap_or(BackendName::Netns);
-    let uses = |name: BackendName| suite.cases.iter().any(|case| backend(case) == name);
     // Rights come before threads.
     if uses(BackendName::Netns) || uses(BackendName::Netem) {
         set_up::rights(home, uses(BackendName::Netem))?;

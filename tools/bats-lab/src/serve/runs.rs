@@ -67,6 +67,11 @@ impl Started {
     }
 }
 
+/// The digits of a time with milliseconds, as a result and as a folder's name has it, in rising order.
+fn began(text: &str) -> String {
+    text.chars().take("2026-01-01T00:00:00.000".len()).filter(char::is_ascii_digit).collect()
+}
+
 impl Runs {
     pub(super) fn new(results: PathBuf) -> Self {
         Self { results, started: Mutex::new(BTreeMap::new()), past: Past::default() }
@@ -182,11 +187,14 @@ impl Runs {
         names.dedup();
         names.reverse();
         names.truncate(MOST);
-        let list = names.iter().map(|name| {
+        let mut list: Vec<(String, Value)> = Vec::new();
+        for name in &names {
             let (running, error) = own.get(name).cloned().unwrap_or_default();
             let place = self.results.join(name);
             let result = if running { None } else { self.past.summary(name, &place) };
-            json!({
+            let started = result.as_ref().map(|result| result.started.as_str());
+            let order = began(started.unwrap_or(name));
+            let entry = json!({
                 "name": name,
                 "running": running,
                 "passed": result.as_ref().map(|result| result.passed),
@@ -195,11 +203,13 @@ impl Runs {
                 "seconds": result.as_ref().map(|result| result.seconds),
                 "error": error.filter(|text| !text.is_empty() && result.is_none()),
                 "report": place.join("report.html").exists().then(|| format!("/runs/{name}/report.html")),
-            })
-        });
-        let list = list.collect();
+            });
+            list.push((order, entry));
+        }
         self.past.keep(&names);
-        list
+        // Folders that `--out` has named are in no order of time.
+        list.sort_by(|one, other| other.0.cmp(&one.0));
+        list.into_iter().map(|(_, entry)| entry).collect()
     }
 
     /// Whether a run goes on.

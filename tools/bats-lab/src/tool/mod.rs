@@ -139,6 +139,7 @@ fn round_trips(
                 "3" | "transparent" => "transparent",
                 "10" | "tcp" => "tcp",
                 "11" | "udp" => "udp",
+                "12" | "quic" => unfit!("rtt measures QUIC over `quic` and `quic-bbr`"),
                 _ => unfit!("rtt does not know mode {mode}"),
             };
             (carrier, place.to, PORT, None)

@@ -175,6 +175,24 @@ fn what_would_never_be_is_refused() {
 }
 
 #[test]
+fn real_hosts_are_named_before_anything_begins() {
+    let there = GOOD.replace("test_tools:", "backend: ssh\n    test_tools:");
+    refused(&there, &["test.yaml:3:", "needs `testbeds`"]);
+    for (arguments, words) in [
+        (&["--backend", "ssh"][..], "needs `testbeds`"),
+        (&["--backend", "sim", "--testbed", "mine"], "say --backend ssh"),
+    ] {
+        let case = Case::new(GOOD);
+        let out = case.out();
+        let file = case.file();
+        let all = [&["run", &file, "-o", out.to_str().unwrap()], arguments].concat();
+        let output = run(&all);
+        assert!(error_of(&output).contains(words), "{}", error_of(&output));
+        assert!(output.status.code() == Some(1) && !out.exists());
+    }
+}
+
+#[test]
 fn errors_say_what_belongs_there() {
     for (from, to, words) in [
         (

@@ -121,6 +121,23 @@ fn what_is_wrong_with_a_request_is_told_in_one_shape() {
 }
 
 #[test]
+fn runs_are_listed_the_newest_first_whatever_their_names() {
+    let server = Server::start(&[]);
+    let results = server.folder.path().join("results");
+    let file = server.folder.path().join("test.yaml");
+    std::fs::write(&file, YAML).unwrap();
+    for name in ["b", "c", "a"] {
+        let out = results.join(name);
+        let output = run(&["run", file.to_str().unwrap(), "-q", "-o", out.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", error_of(&output));
+    }
+    let (_, runs) = server.json("GET", "/api/runs", None);
+    let names: Vec<&str> =
+        runs.as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
+    assert_eq!(names, ["a", "c", "b"], "{runs}");
+}
+
+#[test]
 fn a_test_is_checked_started_followed_and_read() {
     let server = Server::start(&[]);
     let (status, cases) = server.json("GET", "/api/cases", None);
