@@ -49,7 +49,13 @@ pub(crate) fn run(options: &CompareOptions) -> Result<()> {
     let (a, b) = (folder::load(&options.a)?, folder::load(&options.b)?);
     let rows = rows(&a, &b);
     if rows.is_empty() {
-        anyhow::bail!("the two runs have no figure in common");
+        anyhow::bail!(
+            "the two runs have no figure in common: what is compared has the same test, network, protocol and tool ({} has {}; {} has {})",
+            options.a.display(),
+            content(&a),
+            options.b.display(),
+            content(&b),
+        );
     }
     if let Some(path) = &options.html {
         folder::write(path, page(&options.a, &options.b, &rows)?)?;
@@ -66,6 +72,26 @@ pub(crate) fn run(options: &CompareOptions) -> Result<()> {
         "±: half of an interval of 95 % confidence; `single`: no repetitions, so chance is not known"
     );
     Ok(())
+}
+
+/// The tests and networks of a run, in words: a few of many.
+fn content(run: &RunResult) -> String {
+    const FEW: usize = 4;
+    let all: Vec<String> = run
+        .cases
+        .iter()
+        .flat_map(|case| {
+            case.networks
+                .iter()
+                .map(move |network| format!("`{}` over {}", case.name, network.label))
+        })
+        .collect();
+    let more = all.len().saturating_sub(FEW);
+    let told = all.into_iter().take(FEW).collect::<Vec<_>>().join(" | ");
+    match more {
+        0 => told,
+        more => format!("{told} | and {more} more"),
+    }
 }
 
 /// The figures that both runs have.

@@ -56,6 +56,7 @@ pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
     if as_json {
         outln!("{}", serde_json::to_string_pretty(&findings)?);
     } else {
+        // What was found may be long: it stands last.
         let rows: Vec<[&str; 3]> = findings
             .iter()
             .map(|finding| {
@@ -65,10 +66,10 @@ pub(crate) fn run(home: &Home, as_json: bool) -> Result<ExitCode> {
                     (false, false) if finding.what.starts_with("backend") => "not here",
                     (false, false) => "could be better",
                 };
-                [finding.what, finding.found.as_str(), verdict]
+                [finding.what, verdict, finding.found.as_str()]
             })
             .collect();
-        out!("{}", text::table(&["", "found", ""], &rows));
+        out!("{}", text::table(&["", "", "found"], &rows));
     }
     let works = findings.iter().all(|finding| finding.good || !finding.needed);
     Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })

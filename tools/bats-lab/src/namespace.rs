@@ -102,6 +102,13 @@ impl Namespaces {
         let _ = fs::remove_file(&path);
     }
 
+    /// Undoes the mount of the directory on itself, without which it could not be removed. To be called
+    /// where the directory is of one lab alone.
+    pub(crate) fn release_directory(&self) {
+        // Where it is not mounted, or in another mount namespace only, nothing holds it.
+        let _ = umount2(&self.directory, MntFlags::MNT_DETACH);
+    }
+
     /// Whether there is a namespace of that name.
     pub(crate) fn exists(&self, name: &str) -> bool {
         self.path(name).exists()

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -118,8 +119,17 @@ impl Home {
     /// # Errors
     /// Where a lab of that name is up, or the directory cannot be made.
     pub(crate) fn claim(&self, lab: &Lab) -> Result<()> {
-        fs::create_dir_all(&self.root)
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(if self.unprivileged { 0o700 } else { 0o755 })
+            .create(&self.root)
             .with_context(|| format!("cannot make {}", self.root.display()))?;
+        if !self.is_own() {
+            bail!(
+                "{} is not yours alone, so others could write what labs read: take it away, or say another folder in XDG_RUNTIME_DIR",
+                self.root.display()
+            );
+        }
         match fs::create_dir(self.directory(&lab.name)) {
             Ok(()) => self.save(lab),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -128,6 +138,14 @@ impl Home {
             Err(error) => Err(error)
                 .with_context(|| format!("cannot make {}", self.directory(&lab.name).display())),
         }
+    }
+
+    /// Whether nobody else may write in the directory. Below the folder of temporary files everybody could
+    /// have made it before, with files that name processes to end.
+    fn is_own(&self) -> bool {
+        fs::symlink_metadata(&self.root).is_ok_and(|data| {
+            data.is_dir() && data.uid() == geteuid().as_raw() && data.mode() & 0o002 == 0
+        })
     }
 
     /// Writes the lab's file, whole or not at all.
@@ -146,6 +164,7 @@ impl Home {
     pub(crate) fn load(&self, name: &str) -> Result<Lab> {
         let path = self.directory(name).join("lab.json");
         match fs::read(&path) {
+            Ok(_) if !self.is_own() => bail!("{} is not yours alone", self.root.display()),
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .with_context(|| format!("{} cannot be read", path.display())),
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -165,8 +184,11 @@ impl Home {
         Ok(lab)
     }
 
-    /// The names of all labs that are remembered.
+    /// The names of all labs that are remembered; none where somebody else may have written them.
     pub(crate) fn names(&self) -> Vec<String> {
+        if !self.is_own() {
+            return Vec::new();
+        }
         let mut names: Vec<String> = fs::read_dir(&self.root)
             .into_iter()
             .flatten()
@@ -196,6 +218,9 @@ impl Home {
 
     /// Ends the emulator of the lab `name` and takes away all that belongs to it.
     pub(crate) fn remove(&self, name: &str) {
+        if self.unprivileged && !self.is_own() {
+            return;
+        }
         let shapes = match self.load(name) {
             Ok(lab) => {
                 if let Some(emulator) =
@@ -213,6 +238,9 @@ impl Home {
         let namespaces = self.namespaces(name);
         for namespace in shapes.iter().flat_map(|shape| topology::namespaces(name, shape)) {
             namespaces.delete(&namespace);
+        }
+        if self.unprivileged {
+            namespaces.release_directory();
         }
         let _ = fs::remove_dir_all(self.directory(name));
     }
@@ -271,6 +299,22 @@ mod tests {
         assert!(home.sweep().is_empty());
         home.remove("x");
         assert!(home.load("x").unwrap_err().to_string().contains("no lab"));
+        fs::remove_dir_all(&home.root).unwrap();
+    }
+
+    #[test]
+    fn what_others_may_write_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = home("foreign");
+        let lab = lab("z", Process::own().unwrap());
+        home.claim(&lab).unwrap();
+        assert_eq!(fs::metadata(&home.root).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(home.names(), ["z"]);
+        fs::set_permissions(&home.root, PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(home.names().is_empty());
+        for refused in [home.load("z").unwrap_err(), home.claim(&lab).unwrap_err()] {
+            assert!(refused.to_string().contains("not yours alone"), "{refused}");
+        }
         fs::remove_dir_all(&home.root).unwrap();
     }
 

@@ -119,7 +119,7 @@ fn yes() -> bool {
 )]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BackendName {
-    /// Virtual time: this project's protocol only, the same result each time.
+    /// Virtual time: this project's protocols, datagrams and models of TCP, the same result each time.
     Sim,
     /// Network namespaces, joined by the emulator of this program.
     Netns,
@@ -130,6 +130,11 @@ pub(crate) enum BackendName {
 }
 
 impl BackendName {
+    /// Whether programs run on this machine.
+    pub(crate) fn is_local(self) -> bool {
+        matches!(self, Self::Netns | Self::Netem)
+    }
+
     /// As it is written.
     pub(crate) fn name(self) -> &'static str {
         match self {

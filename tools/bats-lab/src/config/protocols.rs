@@ -6,6 +6,7 @@ use super::model::{PacketType, ProtocolFile, ProtocolSpec, ProtocolType};
 use super::shipped;
 use super::source::{Fault, Source, unknown};
 use super::values::NameOr;
+use super::words::words;
 use crate::plan::{Protocol, ProtocolKind};
 
 /// This project's protocols by name.
@@ -196,15 +197,13 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
             ));
         }
     }
-    let words = |spec: &ProtocolSpec, more: &[String]| -> Result<Vec<String>, Fault> {
+    let command = |spec: &ProtocolSpec, more: &[String]| -> Result<Vec<String>, Fault> {
         let Some(bin) = &spec.bin else {
             return Err(source.wrong(name, format!("the protocol `{name_text}` needs a `bin`")));
         };
         let mut words = vec![bin.clone()];
         // Oasis's arguments may hold several words each.
-        words.extend(
-            spec.args.0.iter().flat_map(|text| text.0.split_whitespace().map(str::to_owned)),
-        );
+        words.extend(args(source, spec, name)?);
         words.extend(more.iter().cloned());
         if let Some(file) = &spec.config_file {
             words.push(format!("--config={file}"));
@@ -222,7 +221,7 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
         if let Some(key) = unused(spec, &["config_file"]) {
             return Err(source.wrong(name, format!("`{key}` says nothing of a program on every node: it is for a client and a server in `protocols`")));
         }
-        return Ok(label(ProtocolKind::Daemon { words: words(spec, &[])? }));
+        return Ok(label(ProtocolKind::Daemon { words: command(spec, &[])? }));
     }
     let [client, server] = spec.protocols.as_slice() else {
         return Err(source.wrong(
@@ -255,11 +254,10 @@ fn protocol(source: &Source, spec: &ProtocolSpec) -> Result<Protocol, Fault> {
             ));
         }
     }
-    let both: Vec<String> =
-        spec.args.0.iter().flat_map(|text| text.0.split_whitespace().map(str::to_owned)).collect();
+    let both = args(source, spec, name)?;
     Ok(label(ProtocolKind::Tunnel {
-        client: words(client, &both)?,
-        server: words(server, &both)?,
+        client: command(client, &both)?,
+        server: command(server, &both)?,
         port,
         carries: spec.carries.unwrap_or(PacketType::Tcp),
         is_one_way: spec.one_way,
@@ -278,6 +276,15 @@ fn unused(spec: &ProtocolSpec, used: &[&str]) -> Option<&'static str> {
     said.into_iter().find(|(key, is_said)| *is_said && !used.contains(key)).map(|(key, _)| key)
 }
 
+/// The words of a protocol's arguments.
+fn args(
+    source: &Source,
+    spec: &ProtocolSpec,
+    name: &Spanned<String>,
+) -> Result<Vec<String>, Fault> {
+    words(&spec.args.0).map_err(|error| source.wrong(name, error))
+}
+
 fn congestion_of<'a>(
     source: &Source,
     name: &Spanned<String>,
@@ -291,11 +298,11 @@ fn congestion_of<'a>(
 
 /// The mode that the arguments of a protocol name which `bats_iperf` runs. Other arguments would be
 /// those of a measurement, which tools have.
-fn mode<'a>(
+fn mode(
     source: &Source,
-    spec: &'a ProtocolSpec,
+    spec: &ProtocolSpec,
     name: &Spanned<String>,
-) -> Result<Option<&'a str>, Fault> {
+) -> Result<Option<&'static str>, Fault> {
     let is_run = match spec.bin.as_deref() {
         Some(bin) => bin == "bats_iperf",
         None => name.value.ends_with("-next"),
@@ -304,7 +311,8 @@ fn mode<'a>(
         return Ok(None);
     }
     let mut found = None;
-    let mut words = spec.args.0.iter().flat_map(|text| text.0.split_whitespace());
+    let words = args(source, spec, name)?;
+    let mut words = words.iter().map(String::as_str);
     while let Some(word) = words.next() {
         let mode = match word.strip_prefix("--mode=") {
             Some(mode) => mode,
@@ -315,7 +323,7 @@ fn mode<'a>(
                     .wrong(name, format!("{text}; more than the mode is for `args` of a tool")));
             }
         };
-        if !MODES.contains(&mode) {
+        let Some(known) = MODES.into_iter().find(|known| *known == mode) else {
             // What is near a number says nothing of what was meant.
             let is_word = mode.starts_with(|c: char| c.is_ascii_alphabetic());
             let text = match is_word {
@@ -323,8 +331,8 @@ fn mode<'a>(
                 false => format!("unknown mode `{mode}`; known are {}", MODES.join(", ")),
             };
             return Err(source.wrong(name, text));
-        }
-        if found.replace(mode).is_some() {
+        };
+        if found.replace(known).is_some() {
             return Err(source.wrong(name, "a protocol has one mode"));
         }
     }

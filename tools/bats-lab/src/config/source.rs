@@ -79,7 +79,15 @@ impl Source {
         super::shipped::file(&name.value).map_or_else(
             || {
                 let names = super::shipped::names();
-                Err(self.unknown("file", name, names.iter().map(String::as_str)))
+                let text = unknown("file", &name.value, names.iter().map(String::as_str));
+                let place = path.display();
+                Err(self.wrong(
+                    name,
+                    match self.folder {
+                        Some(_) => format!("{text} (there is no {place}, either)"),
+                        None => text,
+                    },
+                ))
             },
             |text| Ok(Self::shipped(&name.value, text)),
         )
@@ -126,6 +134,9 @@ impl Source {
                 unknown("value", variant, expected.iter().copied())
             }
             Error::SerdeMissingField { field, .. } => format!("the key `{field}` is missing here"),
+            Error::DuplicateMappingKey { key: Some(key), .. } => {
+                format!("the key `{key}` stands here twice: say it once")
+            }
             other => plain(&bare(&other.to_string())),
         };
         Fault {
@@ -158,7 +169,16 @@ fn plain(text: &str) -> String {
         "invalid u16" => u64::from(u16::MAX),
         "invalid u32" => u64::from(u32::MAX),
         "invalid u64" => u64::MAX,
-        _ => return text.to_owned(),
+        "expected mapping start" => {
+            return "keys with values belong here: for example `rate: 10M`, or `{ rate: 10M }`"
+                .to_owned();
+        }
+        "expected sequence start" => {
+            return "a list belongs here: for example `[ONE, TWO]`".to_owned();
+        }
+        "invalid floating point" => return "a number belongs here".to_owned(),
+        "invalid boolean" => return "`true` or `false` belongs here".to_owned(),
+        other => return other.to_owned(),
     };
     format!("a whole number from 0 to {most} belongs here")
 }

@@ -3,7 +3,8 @@
 use serde_saphyr::Spanned;
 
 use super::model::{
-    AssertionSpec, EventSpec, ExecutionMode, FlowSpec, PublishedSpec, RouteName, TestFile, TestSpec,
+    AssertionSpec, BackendName, EventSpec, ExecutionMode, FlowSpec, PublishedSpec, RouteName,
+    TestFile, TestSpec,
 };
 use super::network;
 use super::protocols::Known;
@@ -45,6 +46,12 @@ pub(crate) fn suite(source: &Source, file: &TestFile) -> Result<Suite, Fault> {
     for (name, test) in &file.tests.0 {
         if cases.iter().any(|case| file_name(&case.name) == file_name(&name.value)) {
             return Err(source.wrong(name, "another test has this name already"));
+        }
+        if test.backend == Some(BackendName::Ssh) && testbeds.is_empty() {
+            return Err(source.wrong(
+                name,
+                "`backend: ssh` needs `testbeds` in this file: the hosts to measure on",
+            ));
         }
         cases.push(case(source, file, &known, name, test)?);
     }
@@ -126,7 +133,7 @@ fn case(
     let flows = test
         .competition_flows
         .iter()
-        .map(|flow| flow_of(source, known, flow, &networks))
+        .map(|flow| flow_of(source, known, flow, &networks, &all_tools))
         .collect::<Result<Vec<_>, _>>()?;
     let events = events(source, &test.events, &networks, &all_tools)?;
     let assertions = test
@@ -177,8 +184,18 @@ fn flow_of(
     known: &Known,
     flow: &FlowSpec,
     networks: &[Network],
+    tools: &[Tool],
 ) -> Result<Flow, Fault> {
     let place = flow.client_host.referenced;
+    if let Some(delay) = &flow.delay {
+        let longest = tools.iter().map(Tool::seconds).fold(0.0, f64::max);
+        if delay.value >= longest {
+            return Err(source.wrong(
+                delay,
+                format!("flows end with the tool, and the longest one runs for {longest} s: this one would never begin"),
+            ));
+        }
+    }
     network::check_path(source, networks, flow.client_host.value, flow.server_host.value, place)?;
     let seconds = |value: &Option<Spanned<f64>>, least: f64| match value {
         Some(value) if !(least..=86_400.0).contains(&value.value) => {
@@ -254,6 +271,15 @@ fn assertion(
         }
         other => other.as_ref().map(|tool| tool.value.clone()),
     };
+    let asked = |one: &&Tool| tool.as_ref().is_none_or(|name| *name == one.name);
+    let is_given = |one: &Tool| figures::gives(&one.kind, &spec.figure.value);
+    if !tools.iter().filter(asked).any(is_given) {
+        let names: Vec<&str> = tools.iter().filter(asked).map(|one| one.name.as_str()).collect();
+        return Err(source.wrong(
+            &spec.figure,
+            format!("`{}` has no figure `{}`", names.join("`, `"), spec.figure.value),
+        ));
+    }
     let network = match &spec.topology {
         Some(index) if index.value as usize >= networks.len() => {
             return Err(source

@@ -4,6 +4,7 @@ use serde_saphyr::{Location, Spanned};
 
 use super::model::{PacketType, ToolSpec};
 use super::source::{Fault, Source};
+use super::words::words;
 use crate::plan::{Tool, ToolKind};
 
 /// Longest that a tool may run, in seconds.
@@ -23,12 +24,9 @@ pub(crate) fn tool(
     let interval = within(source, &spec.interval, 1.0, 0.001, 3600.0, "seconds")?;
     let intervals = within(source, &spec.interval_num, 10, 1, 1_000_000, "intervals")?;
     let packet_count = spec.packet_count.as_ref();
-    let args = || -> Vec<String> {
-        let args = spec.args.as_ref().map(|args| &args.value.0);
-        args.into_iter()
-            .flatten()
-            .flat_map(|text| text.0.split_whitespace().map(str::to_owned))
-            .collect()
+    let args = || match &spec.args {
+        Some(args) => words(&args.value.0).map_err(|error| source.wrong(args, error)),
+        None => Ok(Vec::new()),
     };
     let is_bats = word.contains("bats_iperf");
     let (kind, known): (ToolKind, &[&str]) = if word.contains("iperf") {
@@ -36,7 +34,7 @@ pub(crate) fn tool(
             packet_type: spec.packet_type.unwrap_or_default(),
             parallel: within(source, &spec.parallel, 1, 1, 128, "streams")?,
             bitrate: within(source, &spec.bitrate, 0.0, 0.0, 1e6, "Mbit/s")?,
-            args: args(),
+            args: args()?,
             bats: is_bats,
         };
         (kind, &["parallel", "packet_type", "bitrate", "args"])
@@ -59,12 +57,12 @@ pub(crate) fn tool(
                 (ToolKind::Scp { megabytes }, &["file_size"])
             }
             _ => {
-                let mut words = vec![word.to_owned()];
-                words.extend(args());
-                let server = spec.server.iter().flat_map(|server| &server.0);
-                let server =
-                    server.flat_map(|text| text.0.split_whitespace().map(str::to_owned)).collect();
-                (ToolKind::Command { words, server }, &["args", "server"])
+                let mut client = vec![word.to_owned()];
+                client.extend(args()?);
+                let server = spec.server.as_ref().map(|server| words(&server.0));
+                let server = server.transpose().map_err(|error| source.wrong(name, error))?;
+                let server = server.unwrap_or_default();
+                (ToolKind::Command { words: client, server }, &["args", "server"])
             }
         }
     };

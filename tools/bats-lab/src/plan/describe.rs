@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use super::{Case, ProtocolKind, Suite, ToolKind};
+use crate::backend::sim;
 use crate::config::model::BackendName;
+use crate::tool::not_installed;
 
 /// What would be run. With `all` every measurement has a line.
 pub(crate) fn describe(suite: &Suite, backend: Option<BackendName>, all: bool) -> String {
@@ -15,9 +17,9 @@ pub(crate) fn describe(suite: &Suite, backend: Option<BackendName>, all: bool) -
         let backend = backend.or(case.backend).unwrap_or(BackendName::Netns);
         let _ = writeln!(
             text,
-            "{}: {} measurements on {}, about {}",
+            "{}: {} on {}, about {}",
             case.name,
-            case.measurements(),
+            count(case.measurements(), "measurement"),
             backend.name(),
             if backend == BackendName::Sim {
                 "as fast as it computes".to_owned()
@@ -33,18 +35,34 @@ pub(crate) fn describe(suite: &Suite, backend: Option<BackendName>, all: bool) -
                 let _ = writeln!(text, "  {}: {why}", protocol.name);
             }
         }
+        if backend.is_local() {
+            for tool in &case.tools {
+                if let ToolKind::Command { words, .. } = &tool.kind
+                    && let Some(why) = words.first().and_then(|program| not_installed(program))
+                {
+                    let _ = writeln!(text, "  {}: {why}", tool.name);
+                }
+            }
+        }
         if all {
-            measurements(&mut text, case);
+            measurements(&mut text, case, backend);
         }
     }
     text
 }
 
-fn measurements(text: &mut String, case: &Case) {
+fn measurements(text: &mut String, case: &Case, backend: BackendName) {
     for (index, network) in case.networks.iter().enumerate() {
         let _ = writeln!(text, "  topology-{index}: {}", network.label);
         for protocol in &case.protocols {
             for tool in &case.tools {
+                let obstacle = (backend == BackendName::Sim)
+                    .then(|| sim::obstacle(case, network, protocol, tool))
+                    .flatten();
+                if let Some(why) = obstacle {
+                    let _ = writeln!(text, "    {} {}: not here: {why}", protocol.name, tool.name);
+                    continue;
+                }
                 let what = match &tool.kind {
                     ToolKind::Throughput { .. } => "throughput",
                     ToolKind::Rtt { count: 1, .. } => "first round trip",
@@ -69,12 +87,17 @@ fn measurements(text: &mut String, case: &Case) {
                     if case.flows.is_empty() {
                         String::new()
                     } else {
-                        format!(", {} more flows", case.flows.len())
+                        format!(", {}", count(case.flows.len(), "more flow"))
                     },
                 );
             }
         }
     }
+}
+
+/// So many of something.
+pub(crate) fn count(number: usize, of: &str) -> String {
+    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Seconds as people say them.

@@ -5,7 +5,7 @@ mod describe;
 mod duration;
 mod quick;
 
-pub(crate) use describe::{describe, time};
+pub(crate) use describe::{count, describe, time};
 
 use crate::config::model::{BackendName, PacketType, Relays};
 use crate::settings::{Changes, Link};

@@ -245,7 +245,8 @@ pub(crate) fn of_round_trips(
     if is_first {
         set(&mut reading.figures, "first_rtt_ms", mean(&values));
     }
-    if !connects.is_empty() {
+    // Datagrams have no connection: their 0 is no figure.
+    if connects.iter().any(|&connect| connect > 0.0) {
         set(&mut reading.figures, "connect_ms", mean(connects));
     }
     let unanswered = 100.0 * (1.0 - values.len() as f64 / sent.max(1.0));

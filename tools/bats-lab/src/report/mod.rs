@@ -120,13 +120,6 @@ fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
             context! { asked => one.asked, measured => one.measured, class, word }
         })
         .collect();
-    let mut warnings: Vec<String> = case.warnings.clone();
-    for one in &case.measurements {
-        for warning in &one.warnings {
-            warnings
-                .push(format!("{} {}, topology-{}: {warning}", one.label, one.tool, one.network));
-        }
-    }
     let mut commands: Vec<&String> =
         case.measurements.iter().flat_map(|one| &one.commands).collect();
     commands.dedup();
@@ -142,7 +135,7 @@ fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
         description => case.description,
         backend => case.backend,
         seed => case.seed,
-        passed => case.passed,
+        class => text::class(case),
         verdict => text::verdict(case),
         doubt => text::doubt(case),
         networks => case.networks,
@@ -151,7 +144,7 @@ fn of_case(case: &CaseResult, plots: Vec<Value>) -> Value {
         tables => table::of(case),
         verification => verification(case),
         without,
-        warnings,
+        warnings => text::notes(case),
         plots,
         commands => commands.into_iter().take(60).collect::<Vec<_>>(),
     }

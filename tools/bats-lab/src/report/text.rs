@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::table::{self, Table};
-use crate::result::{CaseResult, RunResult, Status};
+use crate::result::{CaseResult, Measurement, RunResult, Status};
 
 /// Verdicts and tables.
 pub(crate) fn summary(result: &RunResult) -> String {
@@ -26,9 +26,7 @@ pub(crate) fn summary(result: &RunResult) -> String {
             let _ =
                 writeln!(text, "  {word}: {} ({measured}{})", assertion.asked, assertion.measured);
         }
-        let mut warnings: Vec<&String> = case.warnings.iter().collect();
-        warnings.extend(case.measurements.iter().flat_map(|one| &one.warnings));
-        warnings.dedup();
+        let warnings = notes(case);
         for warning in warnings.iter().take(10) {
             let _ = writeln!(text, "  note: {warning}");
         }
@@ -37,6 +35,39 @@ pub(crate) fn summary(result: &RunResult) -> String {
         }
     }
     text
+}
+
+/// What a reader has to know, each once, with the measurements that it is said of.
+pub(crate) fn notes(case: &CaseResult) -> Vec<String> {
+    let of = |one: &Measurement| format!("{} {} topology-{}", one.label, one.tool, one.network);
+    let mut said: Vec<(&str, Vec<String>)> = Vec::new();
+    let each = case
+        .measurements
+        .iter()
+        .flat_map(|one| one.warnings.iter().map(move |warning| (warning.as_str(), of(one))));
+    for (warning, of) in each {
+        match said.iter_mut().find(|(known, _)| *known == warning) {
+            Some((_, all)) if all.contains(&of) => {}
+            Some((_, all)) => all.push(of),
+            None => said.push((warning, vec![of])),
+        }
+    }
+    let told = said.into_iter().map(|(warning, all)| match all.as_slice() {
+        [] => warning.to_owned(),
+        [one] => format!("{one}: {warning}"),
+        [one, other] => format!("{one} and {other}: {warning}"),
+        [first, rest @ ..] => format!("{first} and {} others: {warning}", rest.len()),
+    });
+    case.warnings.iter().cloned().chain(told).collect()
+}
+
+/// The class of a verdict in a page.
+pub(crate) fn class(case: &CaseResult) -> &'static str {
+    match (case.skipped.is_some(), case.passed) {
+        (true, _) => "",
+        (false, true) => "good",
+        (false, false) => "bad",
+    }
 }
 
 /// What became of an assertion, in words.
@@ -50,6 +81,9 @@ pub(crate) fn held(holds: Option<bool>) -> &'static str {
 
 /// How a test ended, in a word.
 pub(crate) fn verdict(case: &CaseResult) -> &'static str {
+    if case.skipped.is_some() {
+        return "skipped: nothing of it can be measured here";
+    }
     match (case.passed, case.allow_failure) {
         (true, _) => "passed",
         (false, true) => "failed, which is allowed",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::statistics::percentile;
 use super::{Distribution, Series};
+use crate::plan::ToolKind;
 
 /// A figure.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +77,46 @@ pub(crate) const KNOWN: &[Known] = &[
 /// The figure of this name.
 pub(crate) fn of(name: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|known| known.name == name)
+}
+
+/// Whether a tool of this kind can have the figure: what is of the network and of the machine all have.
+pub(crate) fn gives(tool: &ToolKind, figure: &str) -> bool {
+    let is_command = matches!(tool, ToolKind::Command { .. });
+    match figure {
+        "rtt_mean_ms" | "rtt_p50_ms" | "rtt_p90_ms" | "rtt_p99_ms" | "rtt_max_ms"
+        | "unanswered_percent" => matches!(tool, ToolKind::Rtt { .. } | ToolKind::Ping { .. }),
+        "connect_ms" => matches!(tool, ToolKind::Rtt { .. }),
+        "first_rtt_ms" => matches!(tool, ToolKind::Rtt { count: 1, .. }),
+        "file_seconds" => matches!(tool, ToolKind::Scp { .. }),
+        "exit_code" => is_command,
+        // A command may print what iperf3 prints.
+        "throughput_mbps" => {
+            is_command || matches!(tool, ToolKind::Throughput { .. } | ToolKind::Scp { .. })
+        }
+        "first_10s_mbps"
+        | "steady_mbps"
+        | "bound_mbps"
+        | "forwarding_bound_mbps"
+        | "efficiency"
+        | "seconds_to_90_percent"
+        | "loss_percent"
+        | "jitter_ms"
+        | "retransmissions"
+        | "share_percent"
+        | "times_the_tools"
+        | "rate_p10_mbps"
+        | "rate_p50_mbps"
+        | "rate_p90_mbps"
+        | "retransmitted_percent"
+        | "cwnd_min_kb"
+        | "cwnd_p50_kb"
+        | "cwnd_max_kb"
+        | "srtt_min_ms"
+        | "srtt_p50_ms"
+        | "srtt_max_ms"
+        | "fairness" => is_command || matches!(tool, ToolKind::Throughput { .. }),
+        _ => true,
+    }
 }
 
 /// Figures by name.

@@ -2,7 +2,7 @@
 
 use super::statistics::Sample;
 use super::{AssertionResult, CaseResult, Measurement, Status};
-use crate::backend::sim::IS_MODEL;
+use crate::backend::sim::{ENDLESS, IS_MODEL};
 use crate::plan::{Assertion, Case};
 
 /// Judges the assertions of `case` and the whole.
@@ -17,6 +17,9 @@ pub(crate) fn judge(case: &Case, result: &mut CaseResult) {
     // What the backend cannot measure says nothing for or against.
     let broken = result.assertions.iter().any(|one| one.holds == Some(false));
     result.passed = some && !failed && !broken;
+    let is_endless = result.measurements.iter().any(|one| one.reason.as_deref() == Some(ENDLESS));
+    let nothing = result.measurements.iter().all(|one| one.status == Status::Unsupported);
+    result.skipped = (is_endless && nothing).then(|| ENDLESS.to_owned());
 }
 
 /// The mean over the repetitions of a figure.

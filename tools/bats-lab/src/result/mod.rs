@@ -61,6 +61,9 @@ pub(crate) struct CaseResult {
     pub(crate) passed: bool,
     /// Whether a failure leaves the whole a success.
     pub(crate) allow_failure: bool,
+    /// Why nothing was measured, where what the test asks for cannot exist on this backend.
+    #[serde(default)]
+    pub(crate) skipped: Option<String>,
     /// The networks.
     pub(crate) networks: Vec<NetworkResult>,
     /// The emulator's own rate, delay and loss over each different way of the test, or over the corners

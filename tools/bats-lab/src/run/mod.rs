@@ -50,12 +50,19 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
     if options.quick {
         suite.shorten();
     }
+    let backend = |case: &Case| options.backend.or(case.backend).unwrap_or(BackendName::Netns);
+    let uses = |name: BackendName| suite.cases.iter().any(|case| backend(case) == name);
+    if uses(BackendName::Ssh) {
+        set_up::testbed(&suite, options.testbed.as_deref())?;
+    } else if let Some(name) = &options.testbed {
+        bail!(
+            "the testbed `{name}` is for the backend ssh, and nothing runs there: say --backend ssh"
+        );
+    }
     if options.dry_run {
         out!("{}", plan::describe(&suite, options.backend, true));
         return Ok(ExitCode::SUCCESS);
     }
-    let backend = |case: &Case| options.backend.or(case.backend).unwrap_or(BackendName::Netns);
-    let uses = |name: BackendName| suite.cases.iter().any(|case| backend(case) == name);
     // Rights come before threads.
     if uses(BackendName::Netns) || uses(BackendName::Netem) {
         set_up::rights(home, uses(BackendName::Netem))?;
@@ -109,8 +116,14 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
         }
     }
     result.seconds = begin.elapsed().as_secs_f64();
+    // A run of which nothing was measured is no success, however good the reasons.
+    let is_skipped = result.cases.iter().all(|case| case.skipped.is_some());
     result.passed = result.ended_early.is_none()
-        && result.cases.iter().all(|case| case.passed || case.allow_failure);
+        && !is_skipped
+        && result
+            .cases
+            .iter()
+            .all(|case| case.passed || case.allow_failure || case.skipped.is_some());
     progress.finish(result.passed);
     let is_empty = result.cases.iter().all(|case| case.measurements.is_empty());
     if let Some(error) = result.ended_early.as_ref().filter(|_| is_empty) {
@@ -128,6 +141,9 @@ pub(crate) fn run(home: &Home, options: &RunOptions) -> Result<ExitCode> {
     }
     if let Some(error) = &result.ended_early {
         bail!("{error}");
+    }
+    if is_skipped {
+        bail!("nothing was measured: every test was skipped");
     }
     Ok(if result.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -202,6 +218,7 @@ impl Stage<'_> {
             seed: case.seed,
             passed: false,
             allow_failure: case.allow_failure,
+            skipped: None,
             networks: networks.collect(),
             verification: Vec::new(),
             warnings,
@@ -213,10 +230,10 @@ impl Stage<'_> {
 
     fn case(&self, case: &Case, backend: BackendName, result: &mut CaseResult) -> Result<()> {
         self.progress.say(&format!(
-            "{} on {}: {} measurements",
+            "{} on {}: {}",
             case.name,
             backend.name(),
-            case.measurements()
+            plan::count(case.measurements(), "measurement")
         ));
         if case.verify && backend == BackendName::Netns && !self.options.no_verify {
             set_up::verify(self, case, result)?;

@@ -53,7 +53,9 @@ pub(super) fn testbed<'a>(suite: &'a Suite, name: Option<&str>) -> Result<&'a [H
         },
         None => match suite.testbeds.as_slice() {
             [(_, hosts)] => Ok(hosts),
-            [] => bail!("the backend ssh needs `testbeds` in {}", suite.file),
+            [] => {
+                bail!("the backend ssh needs `testbeds` in {}: the hosts to measure on", suite.file)
+            }
             _ => bail!("which testbed? say --testbed with one of: {}", names.join(", ")),
         },
     }

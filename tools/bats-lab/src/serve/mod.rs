@@ -13,12 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::cli::ServeOptions;
@@ -69,6 +71,23 @@ impl IntoResponse for Refusal {
     }
 }
 
+/// The body of a request. What is wrong with it is told in the same shape as all else.
+struct Body<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Answer<Self> {
+        match Json::from_request(request, state).await {
+            Ok(Json(body)) => Ok(Self(body)),
+            Err(JsonRejection::MissingJsonContentType(error)) => {
+                Err(Refusal(error.status(), "say `Content-Type: application/json`".into()))
+            }
+            Err(error) => Err(Refusal(error.status(), error.body_text())),
+        }
+    }
+}
+
 /// Serves until it is interrupted.
 ///
 /// # Errors
@@ -110,6 +129,12 @@ async fn serve(listen: SocketAddr, token: Option<String>, results: PathBuf) -> R
         .route("/api/runs/{name}", get(result).delete(stop))
         .route("/api/runs/{name}/live", get(follow))
         .route("/runs/{name}/{*path}", get(file))
+        .fallback(|| async {
+            Refusal::missing("nothing is there: see \"The page\" in docs/lab.md")
+        })
+        .method_not_allowed_fallback(|| async {
+            Refusal(StatusCode::METHOD_NOT_ALLOWED, "this is asked for by another method".into())
+        })
         .layer(middleware::from_fn_with_state(Arc::clone(&server), access::check))
         .layer(DefaultBodyLimit::max(LONGEST))
         .with_state(Arc::clone(&server));
@@ -154,8 +179,8 @@ struct Text {
     yaml: String,
 }
 
-async fn check(State(server): State<Shared>, Json(text): Json<Text>) -> Answer<Json<Value>> {
-    let plan = blocking(move || server.runs.check(&text.yaml))
+async fn check(State(server): State<Shared>, Body(text): Body<Text>) -> Answer<Json<Value>> {
+    let plan = blocking(move || server.runs.check(&text.yaml, None))
         .await?
         .map_err(|error| Refusal::wrong(format!("{error:#}")))?;
     Ok(Json(json!({ "plan": plan })))
@@ -171,7 +196,7 @@ pub(crate) struct Order {
     backend: Option<crate::config::model::BackendName>,
 }
 
-async fn start(State(server): State<Shared>, Json(order): Json<Order>) -> Answer<Response> {
+async fn start(State(server): State<Shared>, Body(order): Body<Order>) -> Answer<Response> {
     let name = blocking(move || server.runs.start(&order)).await??;
     Ok((StatusCode::CREATED, Json(json!({ "name": name }))).into_response())
 }

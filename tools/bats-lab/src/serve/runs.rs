@@ -67,6 +67,11 @@ impl Started {
     }
 }
 
+/// The digits of a time with milliseconds, as a result and as a folder's name has it, in rising order.
+fn began(text: &str) -> String {
+    text.chars().take("2026-01-01T00:00:00.000".len()).filter(char::is_ascii_digit).collect()
+}
+
 impl Runs {
     pub(super) fn new(results: PathBuf) -> Self {
         Self { results, started: Mutex::new(BTreeMap::new()), past: Past::default() }
@@ -78,15 +83,15 @@ impl Runs {
         started
     }
 
-    /// The plan of a test file, in words.
-    pub(super) fn check(&self, yaml: &str) -> Result<String> {
+    /// The plan of a test file, or of its test `only`, in words.
+    pub(super) fn check(&self, yaml: &str, only: Option<&str>) -> Result<String> {
         let path = self.results.join(format!(
             ".check-{}-{:?}.yaml",
             std::process::id(),
             std::thread::current().id()
         ));
         fs::write(&path, yaml).context("cannot write in the folder of results")?;
-        let suite = load::suite(&path.to_string_lossy(), None);
+        let suite = load::suite(&path.to_string_lossy(), only);
         let _ = fs::remove_file(&path);
         let suite = suite.map_err(|error| {
             let text = format!("{error:#}");
@@ -99,12 +104,14 @@ impl Runs {
     pub(super) fn start(&self, order: &Order) -> Result<String, Refusal> {
         let what = match (&order.case, &order.yaml) {
             (Some(case), None) => {
-                crate::config::shipped::case(case)
+                let name = format!("case:{case}");
+                load::suite(&name, order.only.as_deref())
                     .map_err(|error| Refusal::wrong(format!("{error:#}")))?;
-                format!("case:{case}")
+                name
             }
             (None, Some(yaml)) => {
-                self.check(yaml).map_err(|error| Refusal::wrong(format!("{error:#}")))?;
+                self.check(yaml, order.only.as_deref())
+                    .map_err(|error| Refusal::wrong(format!("{error:#}")))?;
                 "own".to_owned()
             }
             _ => return Err(Refusal::wrong("say either `case` or `yaml`")),
@@ -180,11 +187,14 @@ impl Runs {
         names.dedup();
         names.reverse();
         names.truncate(MOST);
-        let list = names.iter().map(|name| {
+        let mut list: Vec<(String, Value)> = Vec::new();
+        for name in &names {
             let (running, error) = own.get(name).cloned().unwrap_or_default();
             let place = self.results.join(name);
             let result = if running { None } else { self.past.summary(name, &place) };
-            json!({
+            let started = result.as_ref().map(|result| result.started.as_str());
+            let order = began(started.unwrap_or(name));
+            let entry = json!({
                 "name": name,
                 "running": running,
                 "passed": result.as_ref().map(|result| result.passed),
@@ -193,11 +203,13 @@ impl Runs {
                 "seconds": result.as_ref().map(|result| result.seconds),
                 "error": error.filter(|text| !text.is_empty() && result.is_none()),
                 "report": place.join("report.html").exists().then(|| format!("/runs/{name}/report.html")),
-            })
-        });
-        let list = list.collect();
+            });
+            list.push((order, entry));
+        }
         self.past.keep(&names);
-        list
+        // Folders that `--out` has named are in no order of time.
+        list.sort_by(|one, other| other.0.cmp(&one.0));
+        list.into_iter().map(|(_, entry)| entry).collect()
     }
 
     /// Whether a run goes on.

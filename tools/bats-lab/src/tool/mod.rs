@@ -5,6 +5,7 @@ mod scp;
 use anyhow::{Result, bail};
 
 use crate::config::model::{PacketType, Relays};
+use crate::config::suggest::nearest;
 use crate::plan::{Protocol, ProtocolKind, Tool, ToolKind};
 use crate::protocol::load::{NO_RELAYS, Wish, load};
 use crate::protocol::programs::{BATSLAB, find};
@@ -138,6 +139,7 @@ fn round_trips(
                 "3" | "transparent" => "transparent",
                 "10" | "tcp" => "tcp",
                 "11" | "udp" => "udp",
+                "12" | "quic" => unfit!("rtt measures QUIC over `quic` and `quic-bbr`"),
                 _ => unfit!("rtt does not know mode {mode}"),
             };
             (carrier, place.to, PORT, None)
@@ -221,8 +223,10 @@ fn command(
     };
     let client = fill(words);
     let program = client.first().map_or("", String::as_str);
-    if place.is_local && find(program).is_none() {
-        bail!("the program `{program}` is not installed");
+    if place.is_local
+        && let Some(why) = not_installed(program)
+    {
+        bail!("{why}");
     }
     if matches!(protocol.kind, ProtocolKind::Bats { .. } | ProtocolKind::Quic { .. }) {
         unfit!(
@@ -237,6 +241,22 @@ fn command(
         ends_after: Some(tool.seconds() + 1.0),
         has_stand_in: false,
         port: 0,
+    })
+}
+
+/// Tools that are more than a command.
+const BUILT_IN: [&str; 5] = ["iperf", "bats_iperf", "rtt", "ping", "scp"];
+
+/// What is to be said of a command that is not on this machine, if it is not.
+pub(crate) fn not_installed(program: &str) -> Option<String> {
+    if find(program).is_some() {
+        return None;
+    }
+    Some(match nearest(program, BUILT_IN) {
+        Some(tool) => {
+            format!("the program `{program}` is not installed; did you mean the tool `{tool}`?")
+        }
+        None => format!("the program `{program}` is not installed"),
     })
 }
 

@@ -149,6 +149,99 @@ tests:
 }
 
 #[test]
+fn what_would_never_be_is_refused() {
+    let with = |more: &str| format!("{GOOD}    {more}\n");
+    // Flows end with the tool.
+    let flow = "competition_flows: [{ flow_type: brtp, client_host: 0, server_host: 1, delay: 3 }]";
+    refused(&with(flow), &["test.yaml:8:", "runs for 3 s", "never begin"]);
+    // No tool of the test has such a figure, or not the one that is named.
+    let figure = "assertions: [{ figure: rtt_p50_ms, at_most: 20 }]";
+    refused(&with(figure), &["test.yaml:8:", "`iperf` has no figure `rtt_p50_ms`"]);
+    let both = GOOD.replace("iperf:", "rtt: {}\n      iperf:");
+    let named = "assertions: [{ figure: steady_mbps, tool: rtt, at_least: 1 }]";
+    refused(
+        &format!("{both}    {named}\n"),
+        &["test.yaml:9:", "`rtt` has no figure `steady_mbps`"],
+    );
+    let case = Case::new(&format!("{both}    {figure}\n"));
+    let output = run(&["check", &case.file()]);
+    assert!(output.status.success(), "{}", error_of(&output));
+    // Half of a step.
+    let steps = GOOD.replace(
+        "link: { rate: 10M, delay: 5ms }",
+        "array_description: [{ link_loss: { init_value: [1], step_len: 2 } }]",
+    );
+    refused(&steps, &["test.yaml:4:", "both `step_len` and `step_num`"]);
+}
+
+#[test]
+fn real_hosts_are_named_before_anything_begins() {
+    let there = GOOD.replace("test_tools:", "backend: ssh\n    test_tools:");
+    refused(&there, &["test.yaml:3:", "needs `testbeds`"]);
+    for (arguments, words) in [
+        (&["--backend", "ssh"][..], "needs `testbeds`"),
+        (&["--backend", "sim", "--testbed", "mine"], "say --backend ssh"),
+    ] {
+        let case = Case::new(GOOD);
+        let out = case.out();
+        let file = case.file();
+        let all = [&["run", &file, "-o", out.to_str().unwrap()], arguments].concat();
+        let output = run(&all);
+        assert!(error_of(&output).contains(words), "{}", error_of(&output));
+        assert!(output.status.code() == Some(1) && !out.exists());
+    }
+}
+
+#[test]
+fn errors_say_what_belongs_there() {
+    for (from, to, words) in [
+        (
+            "tests:\n  one:",
+            "tests:\n  one: 5\n  two:",
+            &["test.yaml:3:", "keys with values belong"][..],
+        ),
+        ("[brtp, tcp-cubic]", "brtp", &["test.yaml:5:", "a list belongs here"]),
+        ("interval: 1", "interval: fast", &["test.yaml:7:", "a number belongs here"]),
+        (
+            "test_tools:",
+            "allow_failure: maybe\n    test_tools:",
+            &["test.yaml:6:", "`true` or `false`"],
+        ),
+        (
+            "test_tools:",
+            "topology: {}\n    test_tools:",
+            &["test.yaml:6:", "`topology` stands here twice"],
+        ),
+        (
+            "interval_num: 3",
+            "interval_num: 3, args: \"it's\"",
+            &["test.yaml:7:", "`it's` ends within a quote"],
+        ),
+        (
+            "topology_type: linear, nodes: 2, link: { rate: 10M, delay: 5ms }",
+            "config_name: x, config_file: mine.yaml",
+            &["test.yaml:4:", "unknown file `mine.yaml`", "/mine.yaml, either"],
+        ),
+    ] {
+        assert!(GOOD.contains(from), "{from}");
+        refused(&GOOD.replace(from, to), words);
+    }
+}
+
+#[test]
+fn a_plan_says_what_is_not_here() {
+    let case = Case::new(&GOOD.replace("iperf:", "iprf: {}\n      iperf:"));
+    for command in [&["check"][..], &["run", "--dry-run"]] {
+        let file = case.file();
+        let text = said(&run(&[command, &[file.as_str()]].concat()));
+        assert!(text.contains("`iprf` is not installed; did you mean the tool `iperf`?"), "{text}");
+    }
+    let text = said(&run(&["run", "--dry-run", "--backend", "sim", &case.file()]));
+    assert!(text.contains("brtp iprf: not here: the simulator runs"), "{text}");
+    assert!(text.contains("brtp iperf: throughput"), "{text}");
+}
+
+#[test]
 fn chains_may_be_described_by_matrices() {
     let case = Case::new(
         "

@@ -415,7 +415,8 @@ tests:
         let own = batslab();
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-        command.env("HOME", case.folder.path()).arg(own.get_program()).args(arguments);
+        command.env("HOME", case.folder.path());
+        command.env("XDG_RUNTIME_DIR", case.folder.path()).arg(own.get_program()).args(arguments);
         command.output()
     };
     let doctor = match as_user(&["doctor", "--json"]) {
@@ -435,4 +436,8 @@ tests:
     let output = as_user(&["run", &case.file(), "-q", "-o", out.to_str().unwrap()]).unwrap();
     assert!(output.status.success(), "{}{}", said(&output), error_of(&output));
     assert!(out.join("report.html").exists());
+    // Nothing of its labs stays, either.
+    let labs = case.folder.path().join("openbats-lab");
+    let left: Vec<_> = std::fs::read_dir(&labs).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
 }

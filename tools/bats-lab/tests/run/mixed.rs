@@ -208,7 +208,7 @@ tests:
   cannot:
     backend: sim
     topology: { topology_type: linear, nodes: 3, link: { rate: 10M, delay: 5ms } }
-    target_protocols: [brtp-forward, tcp-bbr, tcp-reno, tcp-next, udp]
+    target_protocols: [brtp-forward, tcp-bbr, quic, tcp-next, udp]
     test_tools:
       iperf: { interval_num: 2 }
       iperf-slow: { interval_num: 2, bitrate: 1 }
@@ -223,7 +223,7 @@ tests:
         ("brtp-forward", "iperf", "same `relays`"),
         ("tcp-bbr", "iperf-slow", "without `bitrate`"),
         ("tcp-bbr", "rtt", "throughput alone"),
-        ("tcp-reno", "iperf", "models of tcp-cubic and tcp-bbr, not tcp-reno"),
+        ("quic", "iperf", "models of tcp-cubic, tcp-reno and tcp-bbr, not quic"),
         ("tcp-next", "iperf", "not tcp-next"),
     ] {
         let one = measurement(&result, protocol, tool);
@@ -233,6 +233,31 @@ tests:
     let warnings = measurement(&result, "tcp-bbr", "iperf")["warnings"].to_string();
     assert!(warnings.contains("no capture of flows of several kinds"), "{warnings}");
     assert_eq!(measurement(&result, "udp", "iperf")["status"], "passed");
+}
+
+/// Without a queue and with rare losses, throughput follows from loss and delay alone.
+#[test]
+fn tcp_reno_is_a_model_of_its_own() {
+    let (result, _) = passed(
+        "
+tests:
+  reno:
+    backend: sim
+    topology: { topology_type: linear, nodes: 2, link: { rate: 100M, delay: 25ms, loss: 1%/0% } }
+    target_protocols: [tcp-reno, tcp-cubic]
+    test_tools: { iperf: { interval_num: 60 } }
+    assertions:
+      - { figure: throughput_mbps, protocol: tcp-reno, at_least: 0.5, relative_to: tcp-cubic }
+",
+    );
+    let reno = measurement(&result, "tcp-reno", "iperf");
+    assert_eq!(reno["label"], "TCP RENO (model)");
+    // Mathis: 1448 octets in 50 ms, times the root of 1.5 / 0.01.
+    let mathis = 1448.0 * 8.0 / 0.05 * f64::sqrt(1.5 / 0.01) / 1e6;
+    let ratio = figure(&result, "tcp-reno", "iperf", "throughput_mbps") / mathis;
+    assert!((0.75..1.25).contains(&ratio), "{ratio} of {mathis}");
+    // A model beside a model is a claim.
+    assert_eq!(result["cases"][0]["assertions"][0]["holds"], true, "{result}");
 }
 
 /// Whoever follows a run sees round trips while they are measured, and two runs' rivals side by side.

@@ -44,7 +44,7 @@ fn the_page_starts_shows_and_stops_runs_in_a_browser() {
     page.until("document.getElementById('said').innerText.includes('did you mean `nodes`')", WAIT);
     page.value(&fill(LONG));
     page.click("#check");
-    page.until("document.getElementById('said').innerText.includes('1 measurements on sim')", WAIT);
+    page.until("document.getElementById('said').innerText.includes('1 measurement on sim')", WAIT);
     page.click("#run");
     page.until("document.getElementById('now-name').innerText.endsWith('-own')", WAIT);
     page.until("document.querySelector('#live polyline')", WAIT);

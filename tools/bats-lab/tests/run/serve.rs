@@ -99,6 +99,45 @@ tests:
 ";
 
 #[test]
+fn what_is_wrong_with_a_request_is_told_in_one_shape() {
+    let server = Server::start(&[]);
+    let post = |path: &str, body: Value| server.json("POST", path, Some(&body));
+    let told = |(status, answer): (u16, Value), wanted: u16, words: &str| {
+        let error = answer["error"].as_str().unwrap_or_else(|| panic!("{status}: {answer}"));
+        assert!(status == wanted && error.contains(words), "{status}: {answer}");
+    };
+    told(post("/api/check", json!({ "yml": YAML })), 422, "`yml`");
+    told(post("/api/runs", json!({ "case": "smoke", "backend": "moon" })), 422, "`moon`");
+    let only = json!({ "case": "smoke", "only": "smok" });
+    told(post("/api/runs", only), 400, "did you mean `smoke`?");
+    told(post("/api/runs", json!({ "yaml": YAML, "only": "x" })), 400, "no test `x`");
+    told(server.json("GET", "/api/nothing", None), 404, "docs/lab.md");
+    told(server.json("PUT", "/api/runs", None), 405, "another method");
+    let text = ["Content-Type: text/plain"];
+    let (status, answer) = server.ask("POST", "/api/check", &text, Some(&json!({ "yaml": YAML })));
+    assert!(status == 415 && answer.contains("say `Content-Type: application/json`"), "{answer}");
+    // Nothing has begun.
+    assert_eq!(server.json("GET", "/api/runs", None).1, json!([]));
+}
+
+#[test]
+fn runs_are_listed_the_newest_first_whatever_their_names() {
+    let server = Server::start(&[]);
+    let results = server.folder.path().join("results");
+    let file = server.folder.path().join("test.yaml");
+    std::fs::write(&file, YAML).unwrap();
+    for name in ["b", "c", "a"] {
+        let out = results.join(name);
+        let output = run(&["run", file.to_str().unwrap(), "-q", "-o", out.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", error_of(&output));
+    }
+    let (_, runs) = server.json("GET", "/api/runs", None);
+    let names: Vec<&str> =
+        runs.as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
+    assert_eq!(names, ["a", "c", "b"], "{runs}");
+}
+
+#[test]
 fn a_test_is_checked_started_followed_and_read() {
     let server = Server::start(&[]);
     let (status, cases) = server.json("GET", "/api/cases", None);

@@ -24,6 +24,44 @@ tests:
       - { source: nobody, label: X, figure: steady_mbps, loss: [0, 5], delay: [5, 20], values: [[1, 2], [3, null]] }
 ";
 
+/// A link without a rate cannot be in virtual time: who asks for a whole file there is not failed by it, but
+/// who measures nothing has no success.
+#[test]
+fn a_test_that_cannot_be_in_virtual_time_is_skipped_and_said() {
+    let yaml = "
+tests:
+  endless:
+    topology: { topology_type: linear, nodes: 2, link: { rate: none } }
+    target_protocols: [brtp, tcp-bbr]
+    test_tools: { iperf: { interval_num: 2 } }
+  limited:
+    topology: { topology_type: linear, nodes: 2, link: { rate: 10M } }
+    target_protocols: [brtp]
+    test_tools: { iperf: { interval_num: 2 } }
+";
+    let case = Case::new(yaml);
+    let (output, result) = case.run(&["--backend", "sim"]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", said(&output), error_of(&output));
+    assert_eq!(result["passed"], true);
+    let [endless, limited] = [&result["cases"][0], &result["cases"][1]];
+    assert!(endless["skipped"].as_str().unwrap().contains("say a `rate`"), "{endless}");
+    assert_eq!((&endless["passed"], &limited["passed"]), (&false.into(), &true.into()));
+    assert_eq!(limited["skipped"], serde_json::Value::Null);
+    let page = std::fs::read_to_string(case.out().join("report.html")).unwrap();
+    for text in [said(&output), page] {
+        assert!(text.contains("skipped: nothing of it can be measured here"), "{text}");
+        assert!(text.contains("a link without `rate` has no end"), "{text}");
+    }
+    let alone = Case::new(yaml);
+    let (output, result) = alone.run(&["--backend", "sim", "--only", "endless"]);
+    assert_eq!((output.status.code(), &result["passed"]), (Some(1), &false.into()));
+    assert!(error_of(&output).contains("every test was skipped"), "{}", error_of(&output));
+    // What could be there, and is not, is no reason to go on.
+    let scp = Case::new(&yaml.replacen("iperf: { interval_num: 2 }", "scp: {}", 1));
+    let (output, result) = scp.run(&["--backend", "sim"]);
+    assert_eq!((output.status.code(), &result["passed"]), (Some(1), &false.into()));
+}
+
 #[test]
 fn a_run_leaves_a_folder_that_says_everything() {
     let case = Case::new(YAML);
@@ -66,7 +104,12 @@ fn a_run_leaves_a_folder_that_says_everything() {
         names.filter_map(|name| name.strip_suffix(end).map(str::to_owned)).collect()
     };
     assert!(plots(".svg").len() > 10 && plots(".svg") == plots(".png"));
+    // What is said of many measurements is said once.
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    for text in [said(&output), page.clone()] {
+        assert_eq!(text.matches("TCP is a model here").count(), 1, "{text}");
+        assert!(text.contains("TCP BBR (model) iperf topology-0 and 3 others: TCP is"), "{text}");
+    }
     for word in [
         "<polyline",
         "one-way delay; rows: loss",
@@ -123,6 +166,11 @@ fn a_seed_decides_everything_and_runs_are_compared() {
     // Another queue is another network: nothing in common.
     let output = run(&["compare", one.out().to_str().unwrap(), slower.out().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
+    let error = error_of(&output);
+    assert!(
+        error.contains("the same test, network") && error.contains("has `sim` over"),
+        "{error}"
+    );
 }
 
 #[test]

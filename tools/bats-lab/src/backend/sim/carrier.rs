@@ -1,7 +1,7 @@
 //! What carries a flow in virtual time: this project's own code, datagrams, or a model of TCP.
 
 use bats_proto::Mode;
-use bats_sim::tcp::{self, bbr::Bbr, cubic::Cubic};
+use bats_sim::tcp::{self, bbr::Bbr, cubic::Cubic, reno::Reno};
 
 use crate::config::model::Relays;
 use crate::plan::{Protocol, ProtocolKind};
@@ -11,6 +11,7 @@ use crate::plan::{Protocol, ProtocolKind};
 pub(super) enum Congestion {
     Bbr,
     Cubic,
+    Reno,
 }
 
 /// What carries a flow.
@@ -36,6 +37,7 @@ impl Carrier {
             ProtocolKind::Tcp { congestion, .. } => match congestion.as_str() {
                 "bbr" => Some(Self::Tcp(Congestion::Bbr)),
                 "cubic" => Some(Self::Tcp(Congestion::Cubic)),
+                "reno" => Some(Self::Tcp(Congestion::Reno)),
                 _ => None,
             },
             _ => None,
@@ -57,6 +59,7 @@ impl Carrier {
         tcp::Sender::new(match congestion {
             Congestion::Bbr => Box::new(Bbr::new((seed % 7) as usize)),
             Congestion::Cubic => Box::new(Cubic::default()),
+            Congestion::Reno => Box::new(Reno::default()),
         })
     }
 }

@@ -36,6 +36,9 @@ use flow::Glimpse;
 use reading::Shown;
 use world::{Between, Route, World};
 
+/// Why flows that nothing limits are not simulated.
+pub(crate) const ENDLESS: &str = "in virtual time a link without `rate` has no end, for no processor sets one: say a `rate`, or take netns";
+
 const MTU: u32 = 1500;
 const MESSAGE: usize = 16 << 10;
 /// What may wait to be shown.
@@ -147,7 +150,7 @@ pub(crate) fn obstacle(
                         || has_rate(flow.client, flow.server)
                 });
             if !has_end {
-                return Some("in virtual time a link without `rate` has no end".to_owned());
+                return Some(ENDLESS.to_owned());
             }
             None
         }
@@ -164,7 +167,7 @@ pub(crate) fn obstacle(
 /// Why a protocol is not in the simulator.
 fn lacks(protocol: &Protocol) -> String {
     format!(
-        "the simulator has btp, brtp, brctp, transparent, udp, and models of tcp-cubic and tcp-bbr, not {}",
+        "the simulator has btp, brtp, brctp, transparent, udp, and models of tcp-cubic, tcp-reno and tcp-bbr, not {}",
         protocol.name
     )
 }

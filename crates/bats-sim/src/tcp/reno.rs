@@ -1,0 +1,158 @@
+//! Reno as TCP has it (RFC 5681): slow start, one segment more in a round trip, half of the window after
+//! a loss, one segment after a time-out. The sender knows from selective ranges what is lost, so recovery
+//! is that of RFC 6675: it ends when what was sent after the loss was found arrives, and the window does
+//! not grow before.
+
+use bats_types::Timestamp;
+
+use super::{Control, Progress};
+
+/// RFC 6928.
+const INITIAL: f64 = 10.0;
+/// Least threshold (RFC 5681, equation 4).
+const LEAST: f64 = 2.0;
+
+/// The controller.
+#[derive(Debug)]
+pub struct Reno {
+    window: f64,
+    threshold: f64,
+    /// Segments delivered when the last loss was found.
+    recovery_end: Option<u64>,
+}
+
+impl Default for Reno {
+    fn default() -> Self {
+        Self { window: INITIAL, threshold: f64::INFINITY, recovery_end: None }
+    }
+}
+
+impl Control for Reno {
+    fn on_ack(&mut self, progress: &Progress) {
+        if progress.is_loss_event {
+            // A bulk transfer's flight is its window.
+            self.threshold = (self.window / 2.0).max(LEAST);
+            self.window = self.threshold;
+            self.recovery_end = Some(progress.delivered);
+            return;
+        }
+        if self.recovery_end.is_some_and(|end| progress.delivered_before < end) {
+            return;
+        }
+        self.recovery_end = None;
+        if self.window < self.threshold {
+            // However much one acknowledgement is for (RFC 5681, equation 2).
+            self.window += progress.acked.min(1) as f64;
+        } else {
+            self.window += progress.acked as f64 / self.window;
+        }
+    }
+
+    fn on_timeout(&mut self, _now: Timestamp) {
+        // A segment that is lost again, with nothing acknowledged meanwhile, does not lower it further.
+        if self.window > 1.0 {
+            self.threshold = (self.window / 2.0).max(LEAST);
+        }
+        self.window = 1.0;
+        self.recovery_end = None;
+    }
+
+    fn window(&self) -> u64 {
+        self.window as u64
+    }
+
+    fn pace(&self) -> Option<f64> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+    use std::collections::VecDeque;
+
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+    use crate::tcp::{Receiver, Sender};
+
+    fn ack(acked: u64, delivered: u64, delivered_before: u64, is_loss_event: bool) -> Progress {
+        Progress {
+            now: Timestamp::ZERO,
+            acked,
+            is_loss_event,
+            rtt: None,
+            in_flight: 0,
+            delivered,
+            delivered_before,
+            rate: None,
+        }
+    }
+
+    #[test]
+    fn the_window_is_halved_once_and_grows_by_one_segment_in_a_round_trip() {
+        let mut reno = Reno::default();
+        for _ in 0..30 {
+            reno.on_ack(&ack(1, 0, 0, false));
+        }
+        assert_eq!(reno.window(), 40);
+        reno.on_ack(&ack(1, 100, 60, true));
+        assert_eq!(reno.window(), 20);
+        // What was sent before the loss was found does not let it grow.
+        for delivered in 101..140 {
+            reno.on_ack(&ack(1, delivered, delivered - 40, false));
+        }
+        assert_eq!(reno.window(), 20);
+        for _ in 0..21 {
+            reno.on_ack(&ack(1, 160, 140, false));
+        }
+        assert_eq!(reno.window(), 21);
+    }
+
+    #[test]
+    fn a_timeout_leaves_one_segment_and_the_next_keeps_the_threshold() {
+        let mut reno = Reno { window: 40.0, ..Reno::default() };
+        reno.on_timeout(Timestamp::ZERO);
+        assert_eq!((reno.window(), reno.threshold), (1, 20.0));
+        reno.on_timeout(Timestamp::ZERO);
+        assert_eq!((reno.window(), reno.threshold), (1, 20.0));
+        // An acknowledgement of many counts as one in slow start.
+        reno.on_ack(&ack(12, 12, 0, false));
+        assert_eq!(reno.window(), 2);
+    }
+
+    /// Segments that arrive in a second over a path of 100 ms without limit that loses a share of them.
+    fn rate(loss: f64, seed: u64) -> f64 {
+        const SECONDS: u64 = 1_000;
+        let (mut sender, mut receiver) = (Sender::new(Box::<Reno>::default()), Receiver::default());
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut wire = VecDeque::new();
+        for step in 0..SECONDS * 1_000 {
+            let now = Timestamp::from_millis(step);
+            while wire.front().is_some_and(|&(at, _)| at <= now) {
+                let (_, number) = wire.pop_front().expect("a segment");
+                let ack = receiver.on_segment(number);
+                sender.on_ack(now, &ack);
+            }
+            while let Some(number) = sender.poll(now) {
+                if !random.random_bool(loss) {
+                    wire.push_back((now + Duration::from_millis(100), number));
+                }
+            }
+        }
+        receiver.in_order() as f64 / SECONDS as f64
+    }
+
+    /// Mathis, Semke, Mahdavi and Ott, "The macroscopic behavior of the TCP congestion avoidance
+    /// algorithm", 1997: a segment in a round trip, times the root of 1.5 / loss where every segment is
+    /// acknowledged. Rare losses only: the formula has no time-outs.
+    #[test]
+    fn throughput_is_that_of_mathis() {
+        for loss in [0.0003_f64, 0.001, 0.004] {
+            let expected = (1.5 / loss).sqrt() / 0.1;
+            let ratio = rate(loss, 7) / expected;
+            assert!((0.85..1.15).contains(&ratio), "{loss}: {ratio}");
+        }
+    }
+}
