@@ -25,8 +25,22 @@ pub fn link(rate_mbps: u64, one_way_ms: u64) -> LinkConfig {
     queued(rate_mbps * 1_000_000, Duration::from_millis(one_way_ms), 1.0, 0.0)
 }
 
-/// Mbit/s of UDP payload in full frames that arrive over `link`; 0 over one without a rate.
+/// Mbit/s of UDP payload in full frames that arrive over `link`; without end over one without a rate,
+/// so that no share of it is enough for anybody.
 pub fn capacity(link: &LinkConfig) -> f64 {
-    let rate = link.rate_bps.unwrap_or(0) as f64 / 1e6;
+    let rate = link.rate_bps.map_or(f64::INFINITY, |rate| rate as f64 / 1e6);
     rate * 1_472.0 / 1_514.0 * (1.0 - link.loss.mean())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_without_a_rate_is_never_filled() {
+        let limited = LinkConfig { loss: Loss::Iid(0.5), ..link(1_514, 1) };
+        assert!((capacity(&limited) - 736.0).abs() < 1e-9, "{}", capacity(&limited));
+        let unlimited = LinkConfig { rate_bps: None, ..limited };
+        assert_eq!(100.0 / capacity(&unlimited), 0.0);
+    }
 }

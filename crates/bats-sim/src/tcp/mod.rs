@@ -5,8 +5,7 @@
 //! segment is lost when one sent three transmissions later was acknowledged (the link keeps the
 //! order; RFC 8985 in spirit), or after a time-out (RFC 6298, at least 200 ms); lost segments go first;
 //! one answer of the controller for a round trip's losses; data clocked out by acknowledgements, and
-//! paced where the controller says so. Controllers: [`reno`], [`cubic`] and
-//! [`bbr`].
+//! paced where the controller says so. Controllers: [`reno`], [`cubic`] and [`bbr`].
 //!
 //! What is not: handshake, receive window, delayed acknowledgements, proportional rate reduction,
 //! ECN, undo of spurious retransmissions.
