@@ -178,7 +178,7 @@ pub(crate) fn check_host(lab: &Lab, host: &str) -> Result<()> {
 
 /// Takes a lab down.
 pub(crate) fn down(home: &Home, name: &str) -> Result<()> {
-    if !home.directory(name).exists() {
+    if !home.names()?.iter().any(|known| known == name) {
         bail!("there is no lab `{name}`");
     }
     home.remove(name);

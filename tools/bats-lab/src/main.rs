@@ -91,7 +91,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Set(options) => set(&home, &options)?,
         Command::Down(options) => {
             if options.all {
-                for name in home.names() {
+                for name in home.names()? {
                     lab::down(&home, &name)?;
                 }
             } else {
@@ -254,7 +254,7 @@ fn status(home: &Home, options: &StatusOptions) -> Result<()> {
         }
         eprintln!("the lab `{name}` had died; what was left of it is cleaned up");
     }
-    let names = options.name.clone().map_or_else(|| home.names(), |name| vec![name]);
+    let names = options.name.clone().map_or_else(|| home.names(), |name| Ok(vec![name]))?;
     let labs = names.iter().map(|name| home.load(name)).collect::<Result<Vec<_>>>()?;
     if options.json {
         let labs = labs.iter().map(|lab| described(home, lab)).collect::<Result<Vec<_>>>()?;

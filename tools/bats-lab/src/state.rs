@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
@@ -63,9 +63,11 @@ impl Home {
         if user.is_root() {
             return Self { root: "/run/openbats-lab".into(), unprivileged: false };
         }
-        let root = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(
+        let directory = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        // One that is empty or relative means nothing (XDG Base Directory Specification).
+        let root = directory.filter(|path| path.is_absolute()).map_or_else(
             || std::env::temp_dir().join(format!("openbats-lab-{user}")),
-            |directory| PathBuf::from(directory).join("openbats-lab"),
+            |directory| directory.join("openbats-lab"),
         );
         Self { root, unprivileged: true }
     }
@@ -124,12 +126,7 @@ impl Home {
             .mode(if self.unprivileged { 0o700 } else { 0o755 })
             .create(&self.root)
             .with_context(|| format!("cannot make {}", self.root.display()))?;
-        if !self.is_own() {
-            bail!(
-                "{} is not yours alone, so others could write what labs read: take it away, or say another folder in XDG_RUNTIME_DIR",
-                self.root.display()
-            );
-        }
+        self.is_there()?;
         match fs::create_dir(self.directory(&lab.name)) {
             Ok(()) => self.save(lab),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -140,12 +137,30 @@ impl Home {
         }
     }
 
-    /// Whether nobody else may write in the directory. Below the folder of temporary files everybody could
-    /// have made it before, with files that name processes to end.
-    fn is_own(&self) -> bool {
-        fs::symlink_metadata(&self.root).is_ok_and(|data| {
-            data.is_dir() && data.uid() == geteuid().as_raw() && data.mode() & 0o002 == 0
-        })
+    /// Whether the directory is there. Below the folder of temporary files everybody could have made it
+    /// before, with files that name processes to end: this is asked before anything in it is looked at.
+    ///
+    /// # Errors
+    /// Where somebody else owns it or may write in it.
+    fn is_there(&self) -> Result<bool> {
+        let data = match fs::symlink_metadata(&self.root) {
+            Ok(data) => data,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", self.root.display()));
+            }
+        };
+        if data.is_dir() && data.uid() == geteuid().as_raw() && data.mode() & 0o022 == 0 {
+            return Ok(true);
+        }
+        let another = match self.unprivileged {
+            true => ", or say another folder in XDG_RUNTIME_DIR",
+            false => "",
+        };
+        bail!(
+            "{} is not yours alone, so others could write what labs read: take it away{another}",
+            self.root.display()
+        )
     }
 
     /// Writes the lab's file, whole or not at all.
@@ -160,16 +175,17 @@ impl Home {
     /// The lab `name`.
     ///
     /// # Errors
-    /// Where there is none, with the word how to get one.
+    /// Where there is none, with the word how to get one, and where somebody else may have written it.
     pub(crate) fn load(&self, name: &str) -> Result<Lab> {
+        let missing = || anyhow!("there is no lab `{name}` (batslab up --name {name} builds one)");
+        if !self.is_there()? {
+            return Err(missing());
+        }
         let path = self.directory(name).join("lab.json");
         match fs::read(&path) {
-            Ok(_) if !self.is_own() => bail!("{} is not yours alone", self.root.display()),
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .with_context(|| format!("{} cannot be read", path.display())),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                bail!("there is no lab `{name}` (batslab up --name {name} builds one)")
-            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(missing()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
@@ -184,10 +200,13 @@ impl Home {
         Ok(lab)
     }
 
-    /// The names of all labs that are remembered; none where somebody else may have written them.
-    pub(crate) fn names(&self) -> Vec<String> {
-        if !self.is_own() {
-            return Vec::new();
+    /// The names of all labs that are remembered.
+    ///
+    /// # Errors
+    /// Where somebody else may have written them.
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
+        if !self.is_there()? {
+            return Ok(Vec::new());
         }
         let mut names: Vec<String> = fs::read_dir(&self.root)
             .into_iter()
@@ -196,13 +215,13 @@ impl Home {
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
         names.sort();
-        names
+        Ok(names)
     }
 
-    /// Takes the rest of dead labs away. Returns their names.
+    /// Takes the rest of dead labs away, where nobody else may have written them. Returns their names.
     pub(crate) fn sweep(&self) -> Vec<String> {
         let mut swept = Vec::new();
-        for name in self.names() {
+        for name in self.names().unwrap_or_default() {
             let dead = match self.load(&name) {
                 Ok(lab) => !lab.is_alive(),
                 // Its builder may be about to write the file; one that crashed will not.
@@ -216,10 +235,14 @@ impl Home {
         swept
     }
 
-    /// Ends the emulator of the lab `name` and takes away all that belongs to it.
+    /// Ends the emulator of the lab `name` and takes away all that belongs to it, where nobody else may
+    /// have written what that is.
     pub(crate) fn remove(&self, name: &str) {
-        if self.unprivileged && !self.is_own() {
-            return;
+        match self.is_there() {
+            Ok(true) => {}
+            // The namespaces of root's labs are elsewhere.
+            Ok(false) if !self.unprivileged => {}
+            _ => return,
         }
         let shapes = match self.load(name) {
             Ok(lab) => {
@@ -309,12 +332,27 @@ mod tests {
         let lab = lab("z", Process::own().unwrap());
         home.claim(&lab).unwrap();
         assert_eq!(fs::metadata(&home.root).unwrap().mode() & 0o777, 0o700);
-        assert_eq!(home.names(), ["z"]);
-        fs::set_permissions(&home.root, PermissionsExt::from_mode(0o777)).unwrap();
-        assert!(home.names().is_empty());
-        for refused in [home.load("z").unwrap_err(), home.claim(&lab).unwrap_err()] {
-            assert!(refused.to_string().contains("not yours alone"), "{refused}");
+        assert_eq!(home.names().unwrap(), ["z"]);
+        let file = home.directory("z").join("lab.json");
+        let link = Home { root: home.root.with_extension("link"), unprivileged: true };
+        std::os::unix::fs::symlink(&home.root, &link.root).unwrap();
+        for (home, mode) in [(&home, 0o777), (&home, 0o770), (&link, 0o700)] {
+            fs::set_permissions(&home.root, PermissionsExt::from_mode(mode)).unwrap();
+            for refused in [
+                home.names().unwrap_err(),
+                home.load("z").unwrap_err(),
+                home.load("other").unwrap_err(),
+                home.claim(&lab).unwrap_err(),
+            ] {
+                assert!(refused.to_string().contains("not yours alone"), "{mode:o}: {refused}");
+            }
+            assert!(home.sweep().is_empty());
+            home.remove("z");
+            assert!(file.exists(), "{mode:o}");
         }
+        fs::remove_file(&link.root).unwrap();
+        home.remove("z");
+        assert!(!file.exists());
         fs::remove_dir_all(&home.root).unwrap();
     }
 
@@ -327,7 +365,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(home.sweep(), ["y"]);
-        assert!(home.names().is_empty());
+        assert!(home.names().unwrap().is_empty());
         fs::remove_dir_all(&home.root).unwrap();
     }
 }
