@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use axum::http::StatusCode;
@@ -70,6 +70,18 @@ impl Started {
 /// The digits of a time with milliseconds, as a result and as a folder's name has it, in rising order.
 fn began(text: &str) -> String {
     text.chars().take("2026-01-01T00:00:00.000".len()).filter(char::is_ascii_digit).collect()
+}
+
+/// The same of a run without a result; where its folder is not named by the time, when that has changed.
+fn began_by_name(name: &str, changed: Option<SystemTime>) -> String {
+    let is_stamp = name.get(.."2026-01-01T00-00-00".len()).is_some_and(|stamp| {
+        stamp.chars().all(|letter| letter.is_ascii_digit() || matches!(letter, '-' | 'T'))
+    });
+    let changed = changed.and_then(|time| jiff::Timestamp::try_from(time).ok());
+    match changed.filter(|_| !is_stamp) {
+        Some(time) => began(&time.to_string()),
+        None => began(name),
+    }
 }
 
 impl Runs {
@@ -165,15 +177,24 @@ impl Runs {
     /// All runs, the newest first. Files are read without the lock: who starts or stops a run does not
     /// wait for them.
     pub(super) fn list(&self) -> Value {
-        let mut names: Vec<String> = fs::read_dir(&self.results)
+        let mut found: Vec<(Option<SystemTime>, String)> = fs::read_dir(&self.results)
             .into_iter()
             .flatten()
             .flatten()
             .filter(|entry| {
                 entry.path().join(LIVE).exists() || entry.path().join("result.json").exists()
             })
-            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter_map(|entry| {
+                let changed = entry.metadata().and_then(|data| data.modified()).ok();
+                Some((changed, entry.file_name().into_string().ok()?))
+            })
             .collect();
+        // Of many the results are not read: the folders that have changed last are the newest.
+        found.sort_by(|one, other| other.cmp(one));
+        found.truncate(MOST);
+        let changed: BTreeMap<String, Option<SystemTime>> =
+            found.into_iter().map(|(changed, name)| (name, changed)).collect();
+        let mut names: Vec<String> = changed.keys().cloned().collect();
         let own: BTreeMap<String, (bool, Option<String>)> = self
             .started()
             .iter()
@@ -186,14 +207,14 @@ impl Runs {
         names.sort();
         names.dedup();
         names.reverse();
-        names.truncate(MOST);
         let mut list: Vec<(String, Value)> = Vec::new();
         for name in &names {
             let (running, error) = own.get(name).cloned().unwrap_or_default();
             let place = self.results.join(name);
             let result = if running { None } else { self.past.summary(name, &place) };
             let started = result.as_ref().map(|result| result.started.as_str());
-            let order = began(started.unwrap_or(name));
+            let changed = changed.get(name).copied().flatten();
+            let order = started.map_or_else(|| began_by_name(name, changed), began);
             let entry = json!({
                 "name": name,
                 "running": running,
@@ -209,6 +230,7 @@ impl Runs {
         self.past.keep(&names);
         // Folders that `--out` has named are in no order of time.
         list.sort_by(|one, other| other.0.cmp(&one.0));
+        list.truncate(MOST);
         list.into_iter().map(|(_, entry)| entry).collect()
     }
 
@@ -272,5 +294,37 @@ impl Runs {
             drop(started);
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_more_runs_than_are_listed_the_oldest_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let begin = SystemTime::now();
+        let run = |name: &str, second: u64, text: &str| {
+            let place = folder.path().join(name);
+            fs::create_dir(&place).unwrap();
+            fs::write(place.join("result.json"), text).unwrap();
+            let time = begin + Duration::from_secs(second);
+            File::open(place).unwrap().set_modified(time).unwrap();
+        };
+        run("z-first", 0, "");
+        for number in 0..MOST as u64 {
+            run(&format!("run-{number}"), 1 + number, "");
+        }
+        // By its name it would be the last.
+        let started = jiff::Timestamp::try_from(begin + Duration::from_secs(2_000)).unwrap();
+        let newest =
+            json!({ "passed": true, "file": "x", "started": started.to_string(), "seconds": 1 });
+        run("1-newest", 2_000, &newest.to_string());
+        let list = Runs::new(folder.path().to_owned()).list();
+        let names: Vec<&str> =
+            list.as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
+        assert_eq!((names.len(), names[0]), (MOST, "1-newest"));
+        assert!(!names.contains(&"z-first") && !names.contains(&"run-0"));
     }
 }
