@@ -89,6 +89,7 @@ fn content(run: &RunResult) -> String {
     let more = all.len().saturating_sub(FEW);
     let told = all.into_iter().take(FEW).collect::<Vec<_>>().join(" | ");
     match more {
+        _ if told.is_empty() => "nothing".to_owned(),
         0 => told,
         more => format!("{told} | and {more} more"),
     }
