@@ -397,13 +397,15 @@ fn steps(source: &Source, values: &ArrayValues, links: usize) -> Result<Vec<Vec<
             ));
         }
     };
-    if values.step_len.is_some() != values.step_num.is_some() {
+    let (len, count) = (values.step_len.unwrap_or(0.0), values.step_num.unwrap_or(0));
+    let is_half = values.step_len.is_some() != values.step_num.is_some();
+    // Oasis's files say with a 0 that there are no steps.
+    if is_half && (len != 0.0 || count != 0) {
         return Err(source.wrong(
             &values.init_value,
             "steps need both `step_len` and `step_num`: this would be no step at all",
         ));
     }
-    let (len, count) = (values.step_len.unwrap_or(0.0), values.step_num.unwrap_or(0));
     if len == 0.0 || count == 0 {
         return Ok(vec![first]);
     }

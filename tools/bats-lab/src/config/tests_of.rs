@@ -187,14 +187,20 @@ fn flow_of(
     tools: &[Tool],
 ) -> Result<Flow, Fault> {
     let place = flow.client_host.referenced;
-    if let Some(delay) = &flow.delay {
-        let longest = tools.iter().map(Tool::seconds).fold(0.0, f64::max);
-        if delay.value >= longest {
-            return Err(source.wrong(
-                delay,
-                format!("flows end with the tool, and the longest one runs for {longest} s: this one would never begin"),
-            ));
-        }
+    let beside = tools.iter().filter(|tool| tool.kind.has_flows_beside());
+    let Some(longest) = beside.map(Tool::seconds).reduce(f64::max) else {
+        return Err(source.wrong(
+            &flow.flow_type,
+            "flows run beside tools of throughput (`iperf`, `bats_iperf`), and this test has none",
+        ));
+    };
+    if let Some(delay) = &flow.delay
+        && delay.value >= longest
+    {
+        return Err(source.wrong(
+            delay,
+            format!("flows end with the tool, and the longest one that has them beside it runs for {longest} s: this one would never begin"),
+        ));
     }
     network::check_path(source, networks, flow.client_host.value, flow.server_host.value, place)?;
     let seconds = |value: &Option<Spanned<f64>>, least: f64| match value {

@@ -84,7 +84,7 @@ fn measurements(text: &mut String, case: &Case, backend: BackendName) {
                     } else {
                         String::new()
                     },
-                    if case.flows.is_empty() {
+                    if case.flows.is_empty() || !tool.kind.has_flows_beside() {
                         String::new()
                     } else {
                         format!(", {}", count(case.flows.len(), "more flow"))

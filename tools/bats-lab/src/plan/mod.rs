@@ -171,6 +171,13 @@ pub(crate) enum ToolKind {
     Command { words: Vec<String>, server: Vec<String> },
 }
 
+impl ToolKind {
+    /// Whether the flows of a test run beside it: a file, a command or a message is measured alone.
+    pub(crate) fn has_flows_beside(&self) -> bool {
+        matches!(self, Self::Throughput { .. })
+    }
+}
+
 impl Tool {
     /// Seconds that it takes by itself.
     pub(crate) fn seconds(&self) -> f64 {

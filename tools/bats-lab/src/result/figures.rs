@@ -95,26 +95,27 @@ pub(crate) fn gives(tool: &ToolKind, figure: &str) -> bool {
         }
         "first_10s_mbps"
         | "steady_mbps"
-        | "bound_mbps"
-        | "forwarding_bound_mbps"
-        | "efficiency"
         | "seconds_to_90_percent"
         | "loss_percent"
         | "jitter_ms"
         | "retransmissions"
+        | "retransmitted_percent" => is_command || tool.has_flows_beside(),
+        "bound_mbps"
+        | "forwarding_bound_mbps"
+        | "efficiency"
         | "share_percent"
-        | "times_the_tools"
         | "rate_p10_mbps"
         | "rate_p50_mbps"
         | "rate_p90_mbps"
-        | "retransmitted_percent"
         | "cwnd_min_kb"
         | "cwnd_p50_kb"
         | "cwnd_max_kb"
         | "srtt_min_ms"
         | "srtt_p50_ms"
         | "srtt_max_ms"
-        | "fairness" => is_command || matches!(tool, ToolKind::Throughput { .. }),
+        | "fairness" => tool.has_flows_beside(),
+        // Of the flows beside it.
+        "times_the_tools" => false,
         _ => true,
     }
 }

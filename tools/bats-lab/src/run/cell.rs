@@ -272,7 +272,7 @@ impl Cell<'_> {
     }
 
     fn flows(&self, own: bool) -> Result<Vec<Beside<'_>>> {
-        if !matches!(self.tool.kind, crate::plan::ToolKind::Throughput { .. }) {
+        if !self.tool.kind.has_flows_beside() {
             return Ok(Vec::new());
         }
         let mut flows = Vec::new();

@@ -154,15 +154,28 @@ fn what_would_never_be_is_refused() {
     // Flows end with the tool.
     let flow = "competition_flows: [{ flow_type: brtp, client_host: 0, server_host: 1, delay: 3 }]";
     refused(&with(flow), &["test.yaml:8:", "runs for 3 s", "never begin"]);
+    // Round trips have none beside them, however long they take.
+    let both = GOOD.replace("iperf:", "rtt: {}\n      iperf:");
+    refused(&format!("{both}    {flow}\n"), &["test.yaml:9:", "runs for 3 s", "never begin"]);
+    let alone = with(&flow.replace("3 }", "1 }")).replace("iperf:", "scp: {} #");
+    refused(&alone, &["test.yaml:8:", "beside tools of throughput", "has none"]);
+    let case = Case::new(&format!("{both}    {}\n", flow.replace("3 }", "1 }")));
+    let text = said(&run(&["run", "--dry-run", &case.file()]));
+    let lines = |of: &str| text.lines().filter(|line| line.contains(of)).count();
+    assert!(lines("round trips from") == 2 && lines(", 1 more flow") == 2, "{text}");
     // No tool of the test has such a figure, or not the one that is named.
     let figure = "assertions: [{ figure: rtt_p50_ms, at_most: 20 }]";
     refused(&with(figure), &["test.yaml:8:", "`iperf` has no figure `rtt_p50_ms`"]);
-    let both = GOOD.replace("iperf:", "rtt: {}\n      iperf:");
     let named = "assertions: [{ figure: steady_mbps, tool: rtt, at_least: 1 }]";
     refused(
         &format!("{both}    {named}\n"),
         &["test.yaml:9:", "`rtt` has no figure `steady_mbps`"],
     );
+    let of_others = "assertions: [{ figure: times_the_tools, at_least: 1 }]";
+    refused(&with(of_others), &["test.yaml:8:", "`iperf` has no figure `times_the_tools`"]);
+    let command = GOOD.replace("iperf:", "sh: {} #");
+    let bound = "assertions: [{ figure: efficiency, at_least: 0.5 }]";
+    refused(&format!("{command}    {bound}\n"), &["`sh` has no figure `efficiency`"]);
     let case = Case::new(&format!("{both}    {figure}\n"));
     let output = run(&["check", &case.file()]);
     assert!(output.status.success(), "{}", error_of(&output));
@@ -172,6 +185,10 @@ fn what_would_never_be_is_refused() {
         "array_description: [{ link_loss: { init_value: [1], step_len: 2 } }]",
     );
     refused(&steps, &["test.yaml:4:", "both `step_len` and `step_num`"]);
+    // None at all.
+    let case = Case::new(&steps.replace("step_len: 2", "step_len: 0"));
+    let output = run(&["check", &case.file()]);
+    assert!(output.status.success(), "{}", error_of(&output));
 }
 
 #[test]
