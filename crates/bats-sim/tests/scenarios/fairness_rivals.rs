@@ -9,22 +9,25 @@ fn verdict(name: &str, queue: f64) -> Verdict {
     found.next().expect("a scene of this name").run()
 }
 
-/// The goal is 0.4 to 0.6.
+/// Half of the link for each, give or take a fifth of that; BBR says by its pauses that it is there.
 #[test]
-fn beside_bbr_neither_starves() {
-    for name in ["BRTP beside TCP BBR, BRTP first", "BRTP beside TCP BBR, TCP first"] {
-        let verdict = verdict(name, 1.0);
-        assert!((0.3..=0.65).contains(&verdict.share), "{verdict:?}");
-        assert!(verdict.utilisation >= 0.95, "{verdict:?}");
+fn beside_bbr_each_has_its_half() {
+    for how in ["together", "BRTP first", "TCP first"] {
+        for queue in [1.0, 4.0] {
+            let verdict = verdict(&format!("BRTP beside TCP BBR, {how}"), queue);
+            assert!((0.4..=0.6).contains(&verdict.share), "{verdict:?}");
+            assert!(verdict.utilisation >= 0.97, "{verdict:?}");
+        }
     }
 }
 
-/// The goal is 0.4 to 0.6.
 #[test]
-fn beside_cubic_neither_starves() {
-    let verdict = verdict("BRTP beside TCP CUBIC, BRTP first", 1.0);
-    assert!((0.4..=0.85).contains(&verdict.share), "{verdict:?}");
-    assert!(verdict.queue_loss_percent < 1.0, "{verdict:?}");
+fn beside_cubic_each_has_its_half() {
+    for how in ["together", "BRTP first", "TCP first"] {
+        let verdict = verdict(&format!("BRTP beside TCP CUBIC, {how}"), 1.0);
+        assert!((0.4..=0.6).contains(&verdict.share), "{verdict:?}");
+        assert!(verdict.queue_loss_percent < 1.0, "{verdict:?}");
+    }
 }
 
 /// The goal of the index is 0.97.
