@@ -32,6 +32,7 @@ const RATE_ROUNDS: usize = 10;
 pub(super) const PRODUCTS: f64 = 2.0;
 const PRODUCTS_PER_SHARE: f64 = 3.0;
 pub(super) const EQUAL_SHARE: f64 = 0.5;
+const PRODUCTS_PER_TRIP: f64 = 1.2;
 const LEAST_PRODUCTS: f64 = 0.7;
 const MOST_PRODUCTS: f64 = 2.8;
 /// What a trial takes of what is in flight, at most and at least, how many round trips it lasts, and
@@ -224,9 +225,16 @@ impl Rivals {
         }
         let more = PRODUCTS_PER_SHARE * (EQUAL_SHARE - self.share);
         let more = if self.floods() && !self.knows_link { more.min(0.0) } else { more };
-        let usual = product * (self.products + more).clamp(LEAST_PRODUCTS, MOST_PRODUCTS);
+        let products = (self.products + more).clamp(LEAST_PRODUCTS, self.most_products());
+        let usual = product * products;
         let trial = self.trial.map_or(f64::INFINITY, |trial| trial.in_flight * (1.0 - trial.taken));
         usual.min(trial) as u64
+    }
+
+    /// Half of what fills a queue of several products is more than the usual.
+    fn most_products(&self) -> f64 {
+        let trip = self.trips.back().copied().unwrap_or_default();
+        MOST_PRODUCTS.max(trip / self.min_rtt.as_secs_f64().max(1e-6) * PRODUCTS_PER_TRIP)
     }
 
     fn floods(&self) -> bool {
@@ -337,7 +345,7 @@ impl Rivals {
         self.share += (share - self.share) * SHARE_PART;
         let off = EQUAL_SHARE - share;
         self.products =
-            (self.products + PRODUCTS_PER_TRIAL * off).clamp(LEAST_PRODUCTS, MOST_PRODUCTS);
+            (self.products + PRODUCTS_PER_TRIAL * off).clamp(LEAST_PRODUCTS, self.most_products());
         let finding = if share >= ALONE || round.queue <= round.empty {
             Some(Finding::Alone)
         } else if change <= NO_CHANGE && !self.is_certain {
