@@ -7,6 +7,7 @@
 
 mod loss_trial;
 mod path_model;
+mod pauses;
 mod restart;
 mod rivals;
 mod rounds;

@@ -2,7 +2,8 @@
 //!
 //! Where much is lost, a round trip at a low rate holds a packet or two: what arrives then says nothing
 //! of the link, and every loss looks like too much. Whoever has come down to a small part of what a path
-//! carried not long ago, although no queue stands, starts as at the beginning.
+//! carried not long ago, although no queue stands, starts as at the beginning. Where one stands all the time, it
+//! is that of others who leave nothing: a sender of so little makes none.
 
 use core::time::Duration;
 
@@ -11,6 +12,9 @@ use bats_types::Timestamp;
 /// Part of the best rate below which a start is tried, and rounds without a queue before it.
 const LOW_SHARE: f64 = 0.25;
 const EMPTY_ROUNDS: u32 = 16;
+/// Part of the best rate below which whoever sees a queue in so many rounds starves.
+const STARVING_SHARE: f64 = 1.0 / 16.0;
+const STARVING_ROUNDS: u32 = 24;
 /// Rounds that a rate must have held to count as one that the path carried.
 const HELD_ROUNDS: u32 = 4;
 /// Time between two starts: twice as long after each that found nothing.
@@ -25,6 +29,7 @@ pub(super) struct Restart {
     candidate: u64,
     held: u32,
     low_rounds: u32,
+    starving_rounds: u32,
     pause: Duration,
     next: Timestamp,
 }
@@ -36,6 +41,7 @@ impl Default for Restart {
             candidate: 0,
             held: 0,
             low_rounds: 0,
+            starving_rounds: 0,
             pause: FIRST_PAUSE,
             next: Timestamp::ZERO,
         }
@@ -65,6 +71,19 @@ impl Restart {
         // A path that carries less for good is not tried again and again.
         self.best = (self.best / 2).max(bandwidth);
         true
+    }
+}
+
+impl Restart {
+    /// A round has passed at this rate; whether others have left next to nothing for long.
+    pub(super) fn starves(&mut self, bandwidth: u64, has_queue: bool) -> bool {
+        let is_low = (bandwidth as f64) < self.best as f64 * STARVING_SHARE;
+        self.starving_rounds = if is_low && has_queue { self.starving_rounds + 1 } else { 0 };
+        let starves = self.starving_rounds >= STARVING_ROUNDS;
+        if starves {
+            self.starving_rounds = 0;
+        }
+        starves
     }
 }
 
@@ -101,6 +120,18 @@ mod tests {
         );
         // The best rate is halved each time: a link that is slow for good is left in peace.
         assert_eq!(rounds_until_start(&mut restart, 1_566, 100_000, false), None);
+    }
+
+    #[test]
+    fn who_is_left_nothing_behind_a_queue_for_long_starves() {
+        let mut restart = Restart::default();
+        rounds_until_start(&mut restart, 0, 1_000_000, false);
+        let mut rounds_until =
+            |rate, has_queue| (0..100).find(|_| restart.starves(rate, has_queue));
+        assert_eq!(rounds_until(50_000, false), None, "no queue");
+        assert_eq!(rounds_until(70_000, true), None, "more than a sixteenth");
+        assert_eq!(rounds_until(50_000, true), Some(23));
+        assert_eq!(rounds_until(50_000, true), Some(23), "and once more");
     }
 
     #[test]

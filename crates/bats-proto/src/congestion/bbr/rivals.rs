@@ -11,11 +11,17 @@
 //! alone holds no balance: two such flows may share in any proportion, and one that answers to loss
 //! starves. So the two products become more where the trials show that we have less than half of the
 //! queue, and fewer where we have more; and a queue that overflows takes some of the rate.
+//!
+//! *Who is it?* Beside a BBR, which now and then pauses ([`Pauses`]), our share of the link is known, and that
+//! share is what the products in flight follow; overflow, which a BBR causes and does not answer to, takes
+//! nothing.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use bats_types::Timestamp;
+
+use super::pauses::{Pauses, Seen};
 
 /// Pace in the phases of the cycle, a round trip each.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
@@ -26,6 +32,7 @@ const RATE_ROUNDS: usize = 10;
 pub(super) const PRODUCTS: f64 = 2.0;
 const PRODUCTS_PER_SHARE: f64 = 3.0;
 pub(super) const EQUAL_SHARE: f64 = 0.5;
+const PRODUCTS_PER_TRIP: f64 = 1.2;
 const LEAST_PRODUCTS: f64 = 0.7;
 const MOST_PRODUCTS: f64 = 2.8;
 /// What a trial takes of what is in flight, at most and at least, how many round trips it lasts, and
@@ -59,6 +66,16 @@ const OVERFLOW_SHARE: f64 = 0.95;
 const FLOOD: f64 = 0.08;
 const FLOOD_SHARE: f64 = 0.95;
 const FLOOD_PART: f64 = 0.125;
+/// By how much a share of the link that is off by one changes the products in flight in a round trip, the
+/// part of the newest share in the mean, and how much faster than its rate who has none paces: what it
+/// has in flight, not its pace, is to decide its share.
+const PRODUCTS_PER_ROUND: f64 = 0.1;
+const KNOWN_SHARE_PART: f64 = 0.1;
+const PACE_PER_SHARE: f64 = 0.7;
+/// Share of the queue from which a pause tells nothing more of the others, and room for acknowledgements in
+/// steps while they pause.
+const MOST_SHARE: f64 = 0.7;
+const PAUSE_WINDOW: f64 = 1.25;
 /// Rounds and time without a queue after which nobody is there: a BBR that looks for the least round
 /// trip is back sooner.
 const EMPTY_ROUNDS: u32 = 6;
@@ -127,6 +144,11 @@ pub(super) struct Rivals {
     empty_rounds: u32,
     /// When the queue was seen last.
     seen: Timestamp,
+    pauses: Pauses,
+    /// The rate that packets pass at now.
+    passing: u64,
+    /// Beside whom we are is known, and with it our share of the link.
+    knows_link: bool,
 }
 
 impl Rivals {
@@ -157,6 +179,9 @@ impl Rivals {
             found: None,
             empty_rounds: 0,
             seen: now,
+            pauses: Pauses::default(),
+            passing: rate,
+            knows_link: false,
         }
     }
 
@@ -182,17 +207,34 @@ impl Rivals {
 
     /// Pace, as a share of the rate.
     pub(super) fn gain(&self) -> f64 {
-        if self.trial.is_some() { 1.0 } else { CYCLE[self.phase] }
+        if let Some(gain) = self.pauses.gain() {
+            return gain;
+        }
+        if self.trial.is_some() {
+            return 1.0;
+        }
+        let more = if self.knows_link { PACE_PER_SHARE * (EQUAL_SHARE - self.share) } else { 0.0 };
+        CYCLE[self.phase] * (1.0 + more.max(0.0))
     }
 
     /// Octets that may be in flight.
     pub(super) fn window(&self) -> u64 {
+        let product = self.rate() as f64 * self.min_rtt.as_secs_f64();
+        if let Some(gain) = self.pauses.gain() {
+            return (product * (gain * PAUSE_WINDOW).max(self.products)) as u64;
+        }
         let more = PRODUCTS_PER_SHARE * (EQUAL_SHARE - self.share);
-        let products = self.products + if self.floods() { more.min(0.0) } else { more };
-        let products = products.clamp(LEAST_PRODUCTS, MOST_PRODUCTS);
-        let usual = self.rate() as f64 * self.min_rtt.as_secs_f64() * products;
+        let more = if self.floods() && !self.knows_link { more.min(0.0) } else { more };
+        let products = (self.products + more).clamp(LEAST_PRODUCTS, self.most_products());
+        let usual = product * products;
         let trial = self.trial.map_or(f64::INFINITY, |trial| trial.in_flight * (1.0 - trial.taken));
         usual.min(trial) as u64
+    }
+
+    /// Half of what fills a queue of several products is more than the usual.
+    fn most_products(&self) -> f64 {
+        let trip = self.trips.back().copied().unwrap_or_default();
+        MOST_PRODUCTS.max(trip / self.min_rtt.as_secs_f64().max(1e-6) * PRODUCTS_PER_TRIP)
     }
 
     fn floods(&self) -> bool {
@@ -202,7 +244,11 @@ impl Rivals {
     /// Every acknowledgement, with the rate in octets a second that packets passed at.
     pub(super) fn on_ack(&mut self, now: Timestamp, min_rtt: Duration, rate: u64) {
         self.min_rtt = min_rtt;
-        self.best = self.best.max(rate);
+        self.pauses.on_ack(rate);
+        self.passing = rate;
+        if !self.pauses.hides_share() {
+            self.best = self.best.max(rate);
+        }
         if now - self.phase_since >= min_rtt {
             self.phase = (self.phase + 1) % CYCLE.len();
             self.phase_since = now;
@@ -211,16 +257,19 @@ impl Rivals {
 
     /// Every round trip.
     pub(super) fn on_round(&mut self, round: &Round) -> Option<Finding> {
-        if self.rates.len() == RATE_ROUNDS {
-            self.rates.pop_front();
+        if !self.pauses.hides_share() {
+            if self.rates.len() == RATE_ROUNDS {
+                self.rates.pop_front();
+            }
+            self.rates.push_back(core::mem::take(&mut self.best));
         }
-        self.rates.push_back(core::mem::take(&mut self.best));
-        if round.excess > OVERFLOW {
+        self.look_for_pauses(round);
+        if round.excess > OVERFLOW && !self.knows_link {
             let left = |rate: &mut u64| *rate = (*rate as f64 * OVERFLOW_SHARE) as u64;
             self.rates.iter_mut().for_each(left);
         }
         self.overflow += (round.excess - self.overflow) * FLOOD_PART;
-        if self.floods() {
+        if self.floods() && !(self.knows_link && self.share < EQUAL_SHARE) {
             self.products = (self.products * FLOOD_SHARE).max(LEAST_PRODUCTS);
         }
         self.empty_rounds = if round.queue <= round.empty { self.empty_rounds + 1 } else { 0 };
@@ -228,6 +277,9 @@ impl Rivals {
             self.seen = round.now;
         } else if self.empty_rounds >= EMPTY_ROUNDS && round.now - self.seen >= EMPTY_TIME {
             return Some(Finding::Alone);
+        }
+        if self.pauses.hides_share() {
+            return None;
         }
         let rtt = (round.min_rtt + round.queue).as_secs_f64();
         if self.trips.len() > TREND_ROUNDS {
@@ -246,7 +298,9 @@ impl Rivals {
             return self.conclude(round, change, share);
         }
         let taken = (round.queue.as_secs_f64() / rtt * TAKEN_OF_QUEUE).min(MOST_TAKEN);
-        if round.now >= self.next_trial && round.in_flight > 0 && taken >= LEAST_TAKEN {
+        // Who knows its share need not ask.
+        let is_due = round.now >= self.next_trial && !self.knows_link;
+        if is_due && round.in_flight > 0 && taken >= LEAST_TAKEN {
             let in_flight = (round.in_flight as f64).min(self.window() as f64);
             // What the others add to the queue in the meantime would hide what we take.
             let first = self.trips.front().copied().unwrap_or(rtt);
@@ -258,12 +312,40 @@ impl Rivals {
         None
     }
 
+    /// Whether somebody pauses, and what that tells of our share.
+    fn look_for_pauses(&mut self, round: &Round) {
+        let before = self.trips.iter().rev().take(3).copied().fold(0.0, f64::max);
+        let has_begun = self.pauses.on_round(&Seen {
+            now: round.now,
+            rtt: round.min_rtt + round.queue,
+            before: Duration::from_secs_f64(before),
+            is_empty: round.queue <= round.empty,
+            share: self.share.min(MOST_SHARE),
+            taken: self.trial.map_or(0.0, |trial| trial.taken),
+            rate: self.rate(),
+        });
+        if has_begun {
+            // What it would conclude is the pause's.
+            self.trial = None;
+        }
+        let link = self.pauses.link_rate(round.now);
+        self.knows_link = link.is_some();
+        if let Some(link) = link
+            && !self.pauses.hides_share()
+        {
+            let share = (self.passing as f64 / link.max(1) as f64).min(1.0);
+            self.share += (share - self.share) * KNOWN_SHARE_PART;
+            let more = (EQUAL_SHARE - share) * PRODUCTS_PER_ROUND;
+            self.products = (self.products + more).clamp(LEAST_PRODUCTS, MOST_PRODUCTS);
+        }
+    }
+
     /// By which part a trial changed the round trip, and whose queue that makes it.
     fn conclude(&mut self, round: &Round, change: f64, share: f64) -> Option<Finding> {
         self.share += (share - self.share) * SHARE_PART;
         let off = EQUAL_SHARE - share;
         self.products =
-            (self.products + PRODUCTS_PER_TRIAL * off).clamp(LEAST_PRODUCTS, MOST_PRODUCTS);
+            (self.products + PRODUCTS_PER_TRIAL * off).clamp(LEAST_PRODUCTS, self.most_products());
         let finding = if share >= ALONE || round.queue <= round.empty {
             Some(Finding::Alone)
         } else if change <= NO_CHANGE && !self.is_certain {

@@ -18,6 +18,11 @@ impl Bbr {
         SURE_PACKETS.div_ceil(self.round_packets().max(1)).clamp(2, 8) as u32
     }
 
+    /// Flows that yield to every queue leave a shorter one among them.
+    fn strange_queue(&self) -> Duration {
+        (self.min_rtt / 10).max(Duration::from_millis(3))
+    }
+
     pub(super) fn on_round(&mut self, now: Timestamp, app_limited: bool) {
         self.rounds_in_state += 1;
         let grown = self.bandwidth as f64 / self.bandwidth_at_round.max(1) as f64;
@@ -92,7 +97,11 @@ impl Bbr {
         }
         self.bandwidth_at_round = self.bandwidth;
         let has_queue = self.path.standing_queue(self.round_time()) > self.empty_threshold();
+        let stands = self.path.standing_queue(self.round_time()) > self.strange_queue();
         let is_steady = matches!(self.state, State::Cruise | State::Up | State::Down);
+        if is_steady && self.restart.starves(self.bandwidth, stands) {
+            return self.meet_rivals(now);
+        }
         if is_steady && !app_limited && self.restart.on_round(now, self.bandwidth, has_queue) {
             self.path.start_anew();
             self.cut = None;
