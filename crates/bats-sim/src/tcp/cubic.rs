@@ -127,10 +127,6 @@ impl Control for Cubic {
     fn window(&self) -> u64 {
         self.window as u64
     }
-
-    fn pace(&self) -> Option<f64> {
-        None
-    }
 }
 
 #[cfg(test)]

@@ -66,7 +66,9 @@ pub trait Control: core::fmt::Debug {
     /// Segments that may be in flight.
     fn window(&self) -> u64;
     /// Segments a second; `None` for what acknowledgements clock out.
-    fn pace(&self) -> Option<f64>;
+    fn pace(&self) -> Option<f64> {
+        None
+    }
 }
 
 /// A transmission of a segment and its fate.
@@ -372,17 +374,23 @@ mod tests {
         fn window(&self) -> u64 {
             self.0
         }
-        fn pace(&self) -> Option<f64> {
-            None
-        }
     }
 
-    /// A path of 10 ms that drops the transmissions that `is_dropped` names; what arrived in order.
+    /// A sender with a window of ten over a path of 10 ms.
     fn run(is_dropped: impl Fn(u64) -> bool, steps: u64) -> (Sender, Receiver) {
-        let (mut sender, mut receiver) =
-            (Sender::new(Box::new(Constant(10, 0))), Receiver::default());
-        let mut wire = VecDeque::new();
-        let mut sent = 0;
+        let sender = Sender::new(Box::new(Constant(10, 0)));
+        run_over(Duration::from_millis(10), sender, is_dropped, steps)
+    }
+
+    /// Milliseconds over a path of this delay without a limit that drops the transmissions that `is_dropped`
+    /// names, the first one 1.
+    pub(super) fn run_over(
+        delay: Duration,
+        mut sender: Sender,
+        mut is_dropped: impl FnMut(u64) -> bool,
+        steps: u64,
+    ) -> (Sender, Receiver) {
+        let (mut receiver, mut wire, mut sent) = (Receiver::default(), VecDeque::new(), 0);
         for step in 0..steps {
             let now = Timestamp::from_millis(step);
             while wire.front().is_some_and(|&(at, _)| at <= now) {
@@ -393,7 +401,7 @@ mod tests {
             while let Some(number) = sender.poll(now) {
                 sent += 1;
                 if !is_dropped(sent) {
-                    wire.push_back((now + Duration::from_millis(10), number));
+                    wire.push_back((now + delay, number));
                 }
             }
         }

@@ -60,22 +60,18 @@ impl Control for Reno {
     fn window(&self) -> u64 {
         self.window as u64
     }
-
-    fn pace(&self) -> Option<f64> {
-        None
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use core::time::Duration;
-    use std::collections::VecDeque;
 
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
-    use crate::tcp::{Receiver, Sender};
+    use crate::tcp::Sender;
+    use crate::tcp::tests::run_over;
 
     fn ack(acked: u64, delivered: u64, delivered_before: u64, is_loss_event: bool) -> Progress {
         Progress {
@@ -125,22 +121,11 @@ mod tests {
     /// Segments that arrive in a second over a path of 100 ms without limit that loses a share of them.
     fn rate(loss: f64, seed: u64) -> f64 {
         const SECONDS: u64 = 1_000;
-        let (mut sender, mut receiver) = (Sender::new(Box::<Reno>::default()), Receiver::default());
+        let sender = Sender::new(Box::<Reno>::default());
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let mut wire = VecDeque::new();
-        for step in 0..SECONDS * 1_000 {
-            let now = Timestamp::from_millis(step);
-            while wire.front().is_some_and(|&(at, _)| at <= now) {
-                let (_, number) = wire.pop_front().expect("a segment");
-                let ack = receiver.on_segment(number);
-                sender.on_ack(now, &ack);
-            }
-            while let Some(number) = sender.poll(now) {
-                if !random.random_bool(loss) {
-                    wire.push_back((now + Duration::from_millis(100), number));
-                }
-            }
-        }
+        let is_dropped = |_| random.random_bool(loss);
+        let trip = Duration::from_millis(100);
+        let (_, receiver) = run_over(trip, sender, is_dropped, SECONDS * 1_000);
         receiver.in_order() as f64 / SECONDS as f64
     }
 
