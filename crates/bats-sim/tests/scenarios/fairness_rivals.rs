@@ -21,6 +21,13 @@ fn beside_bbr_each_has_its_half() {
     }
 }
 
+/// With this seed BBR had the whole link, behind a queue too short for rivals, ten seconds after it began.
+#[test]
+fn whom_bbr_leaves_nothing_holds_its_own() {
+    let verdict = verdict("BRTP beside TCP BBR, BRTP first", 1.0, 2);
+    assert!((0.4..=0.6).contains(&verdict.share), "{verdict:?}");
+}
+
 #[test]
 fn beside_cubic_each_has_its_half() {
     for how in ["together", "BRTP first", "TCP first"] {

@@ -1,8 +1,8 @@
-//! A BBR beside us stops for 200 ms about every ten seconds to see the least round trip
-//! (draft-ietf-ccwg-bbr, ProbeRTT). Nobody else does: what answers to loss gives up a part of what it has in
+//! A BBR of the first version beside us stops for 200 ms about every ten seconds to see the least round trip
+//! (Cardwell and others, "BBR: Congestion-Based Congestion Control", 2016). Nobody else does: what answers to loss gives up a part of what it has in
 //! flight, three tenths (RFC 9438) or half (RFC 5681).
 //!
-//! Such a pause says two things. A BBR of the first version is there, which does not answer to loss: who does
+//! Such a pause says two things. A sender is there that does not answer to loss: who does
 //! beside it only leaves it more. And what arrives while nobody else sends is the link's rate, of which
 //! our share then is known without asking the queue.
 
@@ -18,7 +18,7 @@ const BACK: f64 = 0.3;
 /// is there again.
 const LEAST_TIME: Duration = Duration::from_millis(150);
 const MOST_TIME: Duration = Duration::from_millis(1_500);
-/// Time from one pause to the next at least: those of BBR are 5 s (v2, v3) or 10 s (v1) apart.
+/// Time from one pause to the next at least: what follows at once is the end of the queue that we made.
 const APART: Duration = Duration::from_secs(4);
 /// For how long a pause is remembered: one and a half times what is between two of them.
 const MEMORY: Duration = Duration::from_secs(15);

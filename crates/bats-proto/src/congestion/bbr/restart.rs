@@ -72,9 +72,7 @@ impl Restart {
         self.best = (self.best / 2).max(bandwidth);
         true
     }
-}
 
-impl Restart {
     /// A round has passed at this rate; whether others have left next to nothing for long.
     pub(super) fn starves(&mut self, bandwidth: u64, has_queue: bool) -> bool {
         let is_low = (bandwidth as f64) < self.best as f64 * STARVING_SHARE;

@@ -32,9 +32,11 @@ const RATE_ROUNDS: usize = 10;
 pub(super) const PRODUCTS: f64 = 2.0;
 const PRODUCTS_PER_SHARE: f64 = 3.0;
 pub(super) const EQUAL_SHARE: f64 = 0.5;
-const PRODUCTS_PER_TRIP: f64 = 1.2;
 const LEAST_PRODUCTS: f64 = 0.7;
 const MOST_PRODUCTS: f64 = 2.8;
+/// The most for each least delay that a round trip takes, where that is more: half of what fills a long
+/// queue is.
+const MOST_PER_TRIP: f64 = 1.2;
 /// What a trial takes of what is in flight, at most and at least, how many round trips it lasts, and
 /// the part of the queue that it may take: an empty one would hide whose it was.
 const MOST_TAKEN: f64 = 0.25;
@@ -125,7 +127,7 @@ pub(super) struct Rivals {
     phase: usize,
     phase_since: Timestamp,
     min_rtt: Duration,
-    /// Our share of the queue, a mean.
+    /// Our share of the queue, or of the link where that is known, a mean.
     share: f64,
     /// Products of rate and delay in flight at an equal share.
     products: f64,
@@ -147,7 +149,7 @@ pub(super) struct Rivals {
     pauses: Pauses,
     /// The rate that packets pass at now.
     passing: u64,
-    /// Beside whom we are is known, and with it our share of the link.
+    /// Somebody paused not long ago: the link's rate is known, and our share of it.
     knows_link: bool,
 }
 
@@ -231,10 +233,13 @@ impl Rivals {
         usual.min(trial) as u64
     }
 
-    /// Half of what fills a queue of several products is more than the usual.
     fn most_products(&self) -> f64 {
         let trip = self.trips.back().copied().unwrap_or_default();
-        MOST_PRODUCTS.max(trip / self.min_rtt.as_secs_f64().max(1e-6) * PRODUCTS_PER_TRIP)
+        MOST_PRODUCTS.max(trip / self.min_rtt.as_secs_f64().max(1e-6) * MOST_PER_TRIP)
+    }
+
+    fn change_products(&mut self, more: f64) {
+        self.products = (self.products + more).clamp(LEAST_PRODUCTS, self.most_products());
     }
 
     fn floods(&self) -> bool {
@@ -335,17 +340,14 @@ impl Rivals {
         {
             let share = (self.passing as f64 / link.max(1) as f64).min(1.0);
             self.share += (share - self.share) * KNOWN_SHARE_PART;
-            let more = (EQUAL_SHARE - share) * PRODUCTS_PER_ROUND;
-            self.products = (self.products + more).clamp(LEAST_PRODUCTS, MOST_PRODUCTS);
+            self.change_products((EQUAL_SHARE - share) * PRODUCTS_PER_ROUND);
         }
     }
 
     /// By which part a trial changed the round trip, and whose queue that makes it.
     fn conclude(&mut self, round: &Round, change: f64, share: f64) -> Option<Finding> {
         self.share += (share - self.share) * SHARE_PART;
-        let off = EQUAL_SHARE - share;
-        self.products =
-            (self.products + PRODUCTS_PER_TRIAL * off).clamp(LEAST_PRODUCTS, self.most_products());
+        self.change_products((EQUAL_SHARE - share) * PRODUCTS_PER_TRIAL);
         let finding = if share >= ALONE || round.queue <= round.empty {
             Some(Finding::Alone)
         } else if change <= NO_CHANGE && !self.is_certain {
