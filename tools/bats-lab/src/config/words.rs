@@ -1,4 +1,7 @@
 //! The words of a command line as a file has them.
+//!
+//! The crate `shlex`, which splits as a shell does, takes what follows a `#` for a comment and leaves it out
+//! without a word; here it is an argument as any other.
 
 use super::values::Text;
 

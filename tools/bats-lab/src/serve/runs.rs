@@ -135,7 +135,7 @@ impl Runs {
                 format!("{name} is running: runs would disturb each other"),
             ));
         }
-        // The list of runs is in the order of their names: two that begin in one second are told apart.
+        // A run that is stopped leaves no result: its name alone tells when it began, also within a second.
         let stamp = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%S.%3f");
         let base = format!("{stamp}-{}", file_name(what.trim_start_matches("case:")));
         let is_free = |name: &str| !self.results.join(name).exists() && !started.contains_key(name);
