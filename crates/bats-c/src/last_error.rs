@@ -9,8 +9,8 @@ thread_local! {
 
 /// A C string of `text`; what C cannot hold is left out.
 pub(crate) fn c_string(text: &str) -> CString {
-    let octets: Vec<u8> = text.bytes().filter(|&octet| octet != 0).collect();
-    CString::new(octets).unwrap_or_default()
+    let bytes: Vec<u8> = text.bytes().filter(|&byte| byte != 0).collect();
+    CString::new(bytes).unwrap_or_default()
 }
 
 /// Notes why a call failed, for the calling thread.

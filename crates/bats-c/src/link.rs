@@ -8,13 +8,13 @@ use openbats::{CloseReason, ConnectionStats, Mode, RecvError, SendError};
 
 use crate::event::{Code, Failure};
 
-/// Largest ideal length: programs of the original have buffers of 150,000 octets.
+/// Largest ideal length: programs of the original have buffers of 150,000 bytes.
 const MOST_IDEAL: u32 = 150_000;
 /// Symbols in a message of the ideal length: calls cost little beside so many packets.
 const SYMBOLS_PER_MESSAGE: u32 = 100;
 /// What a datagram of QUIC holds on every path, and more than programs of the original need.
 const LEAST_DATAGRAM: u32 = 1_024;
-/// Octets of a packet that are not message data.
+/// Bytes of a packet that are not message data.
 const PACKET_OVERHEAD: u32 = 64;
 
 /// The next of what comes in.

@@ -8,9 +8,9 @@ use openbats::ConnectionStats;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct openbats_stats_t {
-    /// Octets of this struct.
+    /// Bytes of this struct.
     pub size: u32,
-    /// Largest UDP payload known to pass, in octets.
+    /// Largest UDP payload known to pass, in bytes.
     pub path_mtu: u32,
     /// Smoothed round-trip time in nanoseconds.
     pub smoothed_rtt_ns: u64,
@@ -18,19 +18,19 @@ pub struct openbats_stats_t {
     pub min_rtt_ns: u64,
     /// Delay of the forward path above its least, in nanoseconds.
     pub queue_delay_ns: u64,
-    /// Congestion window in octets of UDP payload.
+    /// Congestion window in bytes of UDP payload.
     pub cwnd_bytes: u64,
-    /// Octets sent, neither acknowledged nor lost.
+    /// Bytes sent, neither acknowledged nor lost.
     pub in_flight_bytes: u64,
     /// Pacing rate in bits per second.
     pub pacing_bps: u64,
     /// Estimate of the link's rate in bits per second.
     pub delivery_bps: u64,
-    /// Octets of UDP payload sent.
+    /// Bytes of UDP payload sent.
     pub bytes_sent: u64,
     /// Packets sent.
     pub packets_sent: u64,
-    /// Octets of UDP payload received.
+    /// Bytes of UDP payload received.
     pub bytes_received: u64,
     /// Packets received.
     pub packets_received: u64,
@@ -46,15 +46,15 @@ pub struct openbats_stats_t {
     pub wasted_packets_received: u64,
     /// Messages sent.
     pub messages_sent: u64,
-    /// Octets of messages sent.
+    /// Bytes of messages sent.
     pub message_bytes_sent: u64,
     /// Messages received.
     pub messages_received: u64,
-    /// Octets of messages received.
+    /// Bytes of messages received.
     pub message_bytes_received: u64,
-    /// Octets held for sending.
+    /// Bytes held for sending.
     pub send_buffer_bytes: u64,
-    /// Octets held that the program has not taken.
+    /// Bytes held that the program has not taken.
     pub receive_buffer_bytes: u64,
     /// Loss of the forward path before repair, 0 to 1.
     pub loss_estimate: f64,

@@ -26,7 +26,7 @@ const RFC_T: usize = 704;
 
 /// An encoder of that block with M = 16, and the length of its packets.
 fn rfc_encoder() -> Option<(Encoder, usize)> {
-    let inner = InnerCode::new(16, Field::Octet).ok()?;
+    let inner = InnerCode::new(16, Field::Byte).ok()?;
     let degrees = DegreeDistribution::recommended(inner, RFC_K as u32, true);
     let code = OuterCode::new(RFC_K as u32, inner, degrees).ok()?.with_precode();
     let data: Vec<u8> = (0..RFC_K * RFC_T - 1).map(|x| (x * 7 + x / 1000) as u8).collect();

@@ -1,9 +1,9 @@
 //! Prints what the RFC 9426 code reaches on this machine, on one core:
 //! `cargo run --release -p bats-code --example rfc_throughput [-- ROUNDS [CASE]]`.
 //!
-//! MB/s are 10^6 octets of source data a second, the best of all rounds, because other programs only
+//! MB/s are 10^6 bytes of source data a second, the best of all rounds, because other programs only
 //! ever slow this one down. Encoding makes as many coded packets as there are
-//! source packets; decoding is everything from the first packet to the last octet of the block
+//! source packets; decoding is everything from the first packet to the last byte of the block
 //! copied out. "cached" takes the structure of the batches from an earlier block of the same
 //! parameters. Received packets are fresh ones, or random combinations made by a relay of all
 //! packets of a batch; "degree" is the mean of the batches encoded. 10 % are lost, unless said.
@@ -168,7 +168,7 @@ fn main() {
         "{:<42} {:>7} {:>9} {:>9} {:>9} {:>9} {:>6} {:>8}",
         "", "degree", "encode", "cached", "decode", "cached", "extra", "inactive"
     );
-    let octet = |m| InnerCode::new(m, Field::Octet).expect("in the table");
+    let byte = |m| InnerCode::new(m, Field::Byte).expect("in the table");
     let binary = |m| InnerCode::new(m, Field::Binary).expect("in the table");
     let code = |k, inner, degrees| OuterCode::new(k, inner, degrees).expect("K");
     let mixture = DegreeDistribution::mixture(Table::M32FourHops, 1600);
@@ -178,18 +178,18 @@ fn main() {
     };
     let recommended = |k, inner| OuterCode::recommended(k, inner).expect("K");
     let only = std::env::args().nth(2).unwrap_or_default();
-    let table = code(1600, octet(32), DegreeDistribution::table(Table::M32FourHops));
+    let table = code(1600, byte(32), DegreeDistribution::table(Table::M32FourHops));
     for (name, code, loss) in [
-        ("K=1600 M=32 mixture", code(1600, octet(32), mixture), 10),
-        ("K=1600 M=32 recommended", recommended(1600, octet(32)), 10),
+        ("K=1600 M=32 mixture", code(1600, byte(32), mixture), 10),
+        ("K=1600 M=32 recommended", recommended(1600, byte(32)), 10),
         // Made for four hops that lose 20 % each, which deliver 73 % of the rank.
         ("K=1600 M=32 table, precode, 27 %", table.with_precode(), 27),
-        ("K=1600 M=32 precode", precode(1600, octet(32)), 10),
-        ("K=128 M=16 dense", recommended(128, octet(16)), 10),
-        ("K=512 M=16 dense", recommended(512, octet(16)), 10),
-        ("K=1024 M=16 recommended", recommended(1024, octet(16)), 10),
+        ("K=1600 M=32 precode", precode(1600, byte(32)), 10),
+        ("K=128 M=16 dense", recommended(128, byte(16)), 10),
+        ("K=512 M=16 dense", recommended(512, byte(16)), 10),
+        ("K=1024 M=16 recommended", recommended(1024, byte(16)), 10),
         ("K=1600 M=128 q=2 recommended", recommended(1600, binary(128)), 10),
-        ("K=8000 M=32 precode", precode(8000, octet(32)), 10),
+        ("K=8000 M=32 precode", precode(8000, byte(32)), 10),
     ] {
         if !name.contains(&only) {
             continue;

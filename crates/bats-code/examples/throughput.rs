@@ -1,6 +1,6 @@
 //! Prints what kernels and codec reach on this machine, on one core, beside a copy of the same
-//! octets in the same run: `cargo run --release -p bats-code --example throughput [-- KERNEL...]`.
-//! GB/s are 10^9 octets a second; of a product, those of its multiply-adds; of the codec, those of
+//! bytes in the same run: `cargo run --release -p bats-code --example throughput [-- KERNEL...]`.
+//! GB/s are 10^9 bytes a second; of a product, those of its multiply-adds; of the codec, those of
 //! the source symbols.
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
@@ -96,8 +96,8 @@ fn codec(kernel: Kernel) -> (f64, f64) {
         assert_eq!(decoder.symbol(first - 256 + 13), Some(sources[13].as_slice()));
         decoder.release_below(first);
     });
-    let octets = (count * T) as f64 / 1e9;
-    (octets / encoding, octets / decoding)
+    let bytes = (count * T) as f64 / 1e9;
+    (bytes / encoding, bytes / decoding)
 }
 
 /// Nanoseconds for a source symbol in order.

@@ -1,4 +1,4 @@
-//! Drives the decoder from octets beside a naive Gaussian elimination. Used by fuzz targets, by the
+//! Drives the decoder from bytes beside a naive Gaussian elimination. Used by fuzz targets, by the
 //! replay of their corpora, and by the property tests; no part of the API.
 
 use alloc::vec;
@@ -200,8 +200,8 @@ fn recoded(
     output: &mut [u8],
 ) -> Option<(CoefficientVector, usize)> {
     let mut first = Recoder::new(MAX_SYMBOL_SIZE);
-    for &octet in choice {
-        let column = octet % 16;
+    for &byte in choice {
+        let column = byte % 16;
         let mut buffer = [0; MAX_SYMBOL_SIZE];
         let len = encoder.encode(window, batch, column, &mut [&mut buffer]).ok()?;
         first.push(&crate::recode::unit_vector(usize::from(column))?, &buffer[..len]);
@@ -261,9 +261,9 @@ pub fn garbage_run(data: &[u8]) {
     };
     let mut decoder = StreamDecoder::new(config);
     for operation in data.chunks(8) {
-        let mut octets = [0; 8];
-        octets[..operation.len()].copy_from_slice(operation);
-        let [kind, a, b, c, d, e, f, g] = octets;
+        let mut bytes = [0; 8];
+        bytes[..operation.len()].copy_from_slice(operation);
+        let [kind, a, b, c, d, e, f, g] = bytes;
         let near = decoder.released() + u64::from(a) + u64::from(b & 1) * 256;
         let number = match kind >> 4 {
             0 => u64::MAX - u64::from(a),
@@ -295,10 +295,10 @@ pub fn garbage_run(data: &[u8]) {
             }
         }
         assert!(decoder.equations_held() <= config.max_equations);
-        // Symbols: 300 ahead, span and window behind. Rows: 64 + 63 octets, coefficients 512 + 63.
+        // Symbols: 300 ahead, span and window behind. Rows: 64 + 63 bytes, coefficients 512 + 63.
         let rows = 300 + 100 + 512 + 10;
         let bound = rows * (127 + 64) + 40 * (127 + 575) + 40 * 2 * 4096;
-        assert!(decoder.bytes_held() <= bound, "{} octets", decoder.bytes_held());
+        assert!(decoder.bytes_held() <= bound, "{} bytes", decoder.bytes_held());
         assert!(decoder.first_missing() >= decoder.released());
     }
 }

@@ -32,5 +32,5 @@ pub mod stream;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Packets of one batch: M of RFC 9426. A coefficient vector has this many octets (q = 256).
+/// Packets of one batch: M of RFC 9426. A coefficient vector has this many bytes (q = 256).
 pub const BATCH_SIZE: usize = 16;

@@ -44,11 +44,11 @@ impl core::fmt::Display for RecodeError {
 
 impl core::error::Error for RecodeError {}
 
-/// Octets of a packet that is made in one product and copied out, vector included: what fits a path
-/// of 1500 octets. Longer ones go straight to the caller's buffer, in a product of their own.
+/// Bytes of a packet that is made in one product and copied out, vector included: what fits a path
+/// of 1500 bytes. Longer ones go straight to the caller's buffer, in a product of their own.
 const SHORT: usize = 1536;
 
-/// Room for octets of a vector and of a payload, aligned as the kernels like it.
+/// Room for bytes of a vector and of a payload, aligned as the kernels like it.
 #[repr(align(64))]
 struct Scratch<const N: usize>([u8; N]);
 
@@ -107,7 +107,7 @@ impl Basis {
 }
 
 impl Recoder {
-    /// A recoder for one batch whose payloads have at most `max_payload` octets, 1 to
+    /// A recoder for one batch whose payloads have at most `max_payload` bytes, 1 to
     /// [`MAX_SYMBOL_SIZE`] (cut to that).
     #[must_use]
     pub fn new(max_payload: usize) -> Self {
@@ -315,11 +315,11 @@ mod tests {
                 let combination = [3, 0x80, 0xff];
                 assert_eq!(recoder.recode(&combination, &mut vector, &mut made), Ok(longest));
                 assert_eq!((&vector[..3], &vector[3..]), (&combination[..], &[0; 13][..]));
-                for (x, &octet) in made[..longest].iter().enumerate() {
+                for (x, &byte) in made[..longest].iter().enumerate() {
                     let sum = (combination.iter().zip(&payloads)).fold(0, |sum, (&f, payload)| {
                         sum ^ gf256::mul(f, payload.get(x).copied().unwrap_or(0))
                     });
-                    assert_eq!(octet, sum, "{} {x} of {longest}", kernel.name());
+                    assert_eq!(byte, sum, "{} {x} of {longest}", kernel.name());
                 }
                 assert_eq!(made[longest], 9, "nothing is written behind the payload");
             }

@@ -1,5 +1,5 @@
 //! Storage of symbols: rows that start at a 64-byte boundary, are zero-padded to a multiple of 64
-//! octets, and are recycled.
+//! bytes, and are recycled.
 //!
 //! The kernels work on whole vectors only. A row is as long as its symbol needs, not as long as the
 //! longest symbol, so that flows of small messages hold little memory.
@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Alignment of a row and unit of its padded length, in octets.
+/// Alignment of a row and unit of its padded length, in bytes.
 pub const ALIGNMENT: usize = 64;
 
 /// Rounds a length up to whole vectors.
@@ -21,7 +21,7 @@ pub const fn padded_length(len: usize) -> usize {
 /// One symbol, aligned and zero-padded.
 #[derive(Debug)]
 pub struct AlignedRow {
-    /// `capacity + ALIGNMENT - 1` octets; the row starts at `start`, the first aligned one.
+    /// `capacity + ALIGNMENT - 1` bytes; the row starts at `start`, the first aligned one.
     buffer: Box<[u8]>,
     start: u32,
     len: u32,
@@ -67,7 +67,7 @@ impl AlignedRow {
         &mut self.buffer[self.start as usize..][..self.len as usize]
     }
 
-    /// The symbol with its padding: a multiple of 64 octets.
+    /// The symbol with its padding: a multiple of 64 bytes.
     #[inline]
     #[must_use]
     pub fn padded(&self) -> &[u8] {
@@ -80,7 +80,7 @@ impl AlignedRow {
         &mut self.buffer[self.start as usize..][..padded_length(self.len as usize)]
     }
 
-    /// Memory of the row, in octets.
+    /// Memory of the row, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.buffer.len()
@@ -100,7 +100,7 @@ pub struct RowPool {
 }
 
 impl RowPool {
-    /// A pool for rows of at most `max_len` octets that keeps at most `max_free_bytes` octets of
+    /// A pool for rows of at most `max_len` bytes that keeps at most `max_free_bytes` bytes of
     /// rows for reuse.
     #[must_use]
     pub fn new(max_len: usize, max_free_bytes: usize) -> Self {
@@ -123,7 +123,7 @@ impl RowPool {
         if class >= SMALL_CLASSES { (SMALL_CLASSES, self.largest) } else { (class, capacity) }
     }
 
-    /// A row of `len` octets of unspecified content; the padding is zero. `len` is cut to the
+    /// A row of `len` bytes of unspecified content; the padding is zero. `len` is cut to the
     /// longest that the pool was made for.
     #[must_use]
     pub fn take(&mut self, len: usize) -> AlignedRow {
@@ -149,7 +149,7 @@ impl RowPool {
         row
     }
 
-    /// Octets of the rows kept for reuse.
+    /// Bytes of the rows kept for reuse.
     #[cfg(test)]
     pub(crate) fn free_bytes(&self) -> usize {
         self.free_bytes
@@ -187,7 +187,7 @@ mod tests {
             pool.give(row);
             let shorter = pool.take(len.div_ceil(2) + len / 4);
             let len = shorter.as_slice().len();
-            assert!(shorter.padded()[len..].iter().all(|&octet| octet == 0));
+            assert!(shorter.padded()[len..].iter().all(|&byte| byte == 0));
             pool.give(shorter);
         }
         assert!(pool.free_bytes > 0);
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(pool.copy_of(&[7; 1000]).as_slice().len(), 128);
     }
 
-    /// A row has the octets of its class, and 63 to begin at an aligned one.
+    /// A row has the bytes of its class, and 63 to begin at an aligned one.
     #[test]
     fn rows_are_as_long_as_their_class() {
         for (largest, len, capacity) in [

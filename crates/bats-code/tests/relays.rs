@@ -18,7 +18,7 @@ fn blocks_of_rfc_9426_arrive_as_they_were_sent() {
     for len in [0, 1, 1399, 1400, 150_000] {
         let data = file(len);
         let transfer = three_relays::transfer(&data).expect("a transfer");
-        assert!(transfer.copy == data, "{len} octets");
+        assert!(transfer.copy == data, "{len} bytes");
         assert_eq!(transfer.links.len(), 4, "three relays");
         assert_eq!(transfer.needed, len / 1400 + 1);
         assert!(transfer.received >= transfer.needed);
@@ -36,7 +36,7 @@ fn windows_of_a_stream_arrive_as_they_were_sent() {
     for len in [1, 1408, 1409, 500_000] {
         let data = file(len);
         let transfer = stream::transfer(&data, &mut stream::Noise(7)).expect("a transfer");
-        assert!(transfer.copy == data, "{len} octets");
+        assert!(transfer.copy == data, "{len} bytes");
         assert_eq!(transfer.symbols, len.div_ceil(1408) as u64);
         assert_eq!(transfer.sent.len(), stream::HOPS, "three relays");
         assert!(

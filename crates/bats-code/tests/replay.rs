@@ -72,7 +72,7 @@ fn rfc_parameters() {
     assert!(parsed > 0);
 }
 
-/// Octets of a seed: scripts that nobody chose.
+/// Bytes of a seed: scripts that nobody chose.
 fn scripted(seed: u32, len: usize) -> Vec<u8> {
     let mut random = TinyMt32::new(seed);
     (0..len).map(|_| (random.next_u32() >> 24) as u8).collect()

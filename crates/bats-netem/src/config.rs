@@ -17,7 +17,7 @@ pub struct Jitter {
 pub struct LinkConfig {
     /// Bits per second of whole frames; `None` for unlimited.
     pub rate_bps: Option<u64>,
-    /// Octets that wait for the rate at most, drop-tail; `None` for unlimited.
+    /// Bytes that wait for the rate at most, drop-tail; `None` for unlimited.
     pub queue_bytes: Option<usize>,
     /// One-way delay.
     pub delay: Duration,
@@ -27,16 +27,16 @@ pub struct LinkConfig {
     pub loss: Loss,
     /// Share of packets delivered twice.
     pub duplicate: f64,
-    /// Share of packets with one octet changed.
+    /// Share of packets with one byte changed.
     pub corrupt: f64,
-    /// Packets with more octets are dropped.
+    /// Packets with more bytes are dropped.
     pub mtu: Option<usize>,
     /// Nothing passes.
     pub black_hole: bool,
-    /// Octets that a frame has beyond the packet handed in, for the rate: 42 for UDP payload over
+    /// Bytes that a frame has beyond the packet handed in, for the rate: 42 for UDP payload over
     /// IPv4 and Ethernet.
     pub frame_overhead: usize,
-    /// Packets are marked with ECN-CE when more octets than this wait.
+    /// Packets are marked with ECN-CE when more bytes than this wait.
     pub mark_threshold: Option<usize>,
 }
 

@@ -10,13 +10,13 @@ use crate::LinkConfig;
 
 /// A packet as the link sees it.
 pub trait Payload: Clone {
-    /// Octets.
+    /// Bytes.
     fn len(&self) -> usize;
-    /// Changes one octet; `at` is below `len`.
+    /// Changes one byte; `at` is below `len`.
     fn corrupt(&mut self, at: usize, flip: u8);
     /// Sets the ECN-CE mark.
     fn mark(&mut self);
-    /// Whether there are no octets.
+    /// Whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -53,7 +53,7 @@ pub struct LinkStats {
     pub offered: u64,
     /// Packets delivered, duplicates included.
     pub delivered: u64,
-    /// Octets delivered.
+    /// Bytes delivered.
     pub delivered_bytes: u64,
     /// Dropped because the queue was full.
     pub dropped_queue: u64,
@@ -69,9 +69,9 @@ pub struct LinkStats {
     pub corrupted: u64,
     /// Marked with ECN-CE.
     pub marked: u64,
-    /// Integral of the octets waiting over time, in octet-seconds.
+    /// Integral of the bytes waiting over time, in byte-seconds.
     pub queue_byte_seconds: f64,
-    /// Most octets that waited.
+    /// Most bytes that waited.
     pub queue_bytes_max: usize,
 }
 
@@ -110,7 +110,7 @@ pub struct Link<P> {
     bad: bool,
     /// When the rate has dealt with everything handed in.
     busy_until: Timestamp,
-    /// Frames that wait for the rate: when each is through, and its octets.
+    /// Frames that wait for the rate: when each is through, and its bytes.
     waiting: VecDeque<(Timestamp, usize)>,
     waiting_bytes: usize,
     waiting_since: Timestamp,
@@ -155,7 +155,7 @@ impl<P: Payload> Link<P> {
         self.stats
     }
 
-    /// Octets that wait for the rate.
+    /// Bytes that wait for the rate.
     pub fn queue_bytes(&mut self, now: Timestamp) -> usize {
         self.drain(now);
         self.waiting_bytes
@@ -163,11 +163,11 @@ impl<P: Payload> Link<P> {
 
     /// Removes from the queue what the rate has let through.
     fn drain(&mut self, now: Timestamp) {
-        while let Some(&(through, octets)) = self.waiting.front()
+        while let Some(&(through, bytes)) = self.waiting.front()
             && through <= now
         {
             self.account(through);
-            self.waiting_bytes -= octets;
+            self.waiting_bytes -= bytes;
             self.waiting.pop_front();
         }
         self.account(now);
@@ -292,7 +292,7 @@ mod tests {
         fn mark(&mut self) {}
     }
 
-    /// Sends `count` packets of 958 octets (1000 with the frame) at `interval` and returns
+    /// Sends `count` packets of 958 bytes (1000 with the frame) at `interval` and returns
     /// arrivals with their times.
     fn run(
         config: LinkConfig,
@@ -335,7 +335,7 @@ mod tests {
             let fate = if i < 5 { Fate::Carried } else { Fate::QueueFull };
             assert_eq!(link.handle(now, Packet(i, 958)), fate);
         }
-        // 1000 octets a millisecond: the first arrives after 1 + 10 ms, five fit the queue.
+        // 1000 bytes a millisecond: the first arrives after 1 + 10 ms, five fit the queue.
         assert_eq!(link.poll(now), Output::Timeout(Some(Timestamp::from_millis(12))));
         assert_eq!(link.poll(Timestamp::from_millis(12)), Output::Deliver(Packet(0, 958)));
         assert_eq!(

@@ -16,7 +16,7 @@ use bats_proto::{
 const DATAGRAMS: u32 = 1_000_000;
 const RUNS: usize = 5;
 
-/// The first flight of a client without the key, with a token of so many octets.
+/// The first flight of a client without the key, with a token of so many bytes.
 fn flight(token: usize) -> Vec<u8> {
     let parameters = TransportParameters::default().encode(0);
     LyingClient::new(1).first_flight(&parameters, &vec![7; token])

@@ -94,21 +94,21 @@ pub enum Goal {
     Throughput,
 }
 
-/// The key of closed mode: 32 random octets that an endpoint and all its peers share. See
+/// The key of closed mode: 32 random bytes that an endpoint and all its peers share. See
 /// [`TransportConfig::closed`].
 #[derive(Clone)]
 pub struct ClosedKey([u8; 32]);
 
 impl ClosedKey {
-    /// Octets of a key.
+    /// Bytes of a key.
     pub const LEN: usize = 32;
 
-    /// Of octets that nobody can guess: a password is none.
-    pub fn new(octets: [u8; Self::LEN]) -> Self {
-        Self(octets)
+    /// Of bytes that nobody can guess: a password is none.
+    pub fn new(bytes: [u8; Self::LEN]) -> Self {
+        Self(bytes)
     }
 
-    pub(crate) fn octets(&self) -> &[u8; Self::LEN] {
+    pub(crate) fn bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 }
@@ -131,15 +131,15 @@ impl core::str::FromStr for ClosedKey {
 
     fn from_str(text: &str) -> Result<Self, ClosedKeyError> {
         let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-        let mut octets = [0; Self::LEN];
+        let mut bytes = [0; Self::LEN];
         if pairs.len() != Self::LEN || !rest.is_empty() {
             return Err(ClosedKeyError);
         }
-        for (octet, pair) in octets.iter_mut().zip(pairs) {
+        for (byte, pair) in bytes.iter_mut().zip(pairs) {
             let digit = |at: usize| char::from(pair[at]).to_digit(16).ok_or(ClosedKeyError);
-            *octet = (digit(0)? << 4 | digit(1)?) as u8;
+            *byte = (digit(0)? << 4 | digit(1)?) as u8;
         }
-        Ok(Self(octets))
+        Ok(Self(bytes))
     }
 }
 
@@ -178,7 +178,7 @@ pub struct TransportConfig {
     pub initial_rtt: Duration,
     /// Interval of keep-alive packets, `None` for none.
     pub keep_alive: Option<Duration>,
-    /// Largest UDP payload in octets to try by path MTU discovery.
+    /// Largest UDP payload in bytes to try by path MTU discovery.
     pub max_udp_payload: u16,
     /// Bits that the layer above tells its counterpart in the handshake, authenticated; they have no
     /// meaning here. See [`Endpoint::peer_limits`](crate::Endpoint::peer_limits).
@@ -199,7 +199,7 @@ pub struct TransportConfig {
     /// from who is there now. See `docs/adr/0013-resumption-and-early-data.md`.
     pub early_data: bool,
     /// Closed mode: both ends have this key beside certificates and all the rest, and speak to nobody
-    /// who has not. A server answers no datagram of a stranger, with not one octet, and keeps nothing
+    /// who has not. A server answers no datagram of a stranger, with not one byte, and keeps nothing
     /// of it; a client cannot connect to a server that has another key or none, and hears nothing from
     /// one: its handshake times out. The links of relays and the sessions across them have it alike.
     /// Modes 0 to 3. See `docs/adr/0017-closed-mode.md`.
@@ -269,7 +269,7 @@ impl Default for TransportConfig {
 /// What a peer said of itself in the handshake, for the layer above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerLimits {
-    /// Octets of the longest message that the peer accepts.
+    /// Bytes of the longest message that the peer accepts.
     pub max_message_size: usize,
     /// The peer's [`TransportConfig::application`].
     pub application: u8,
@@ -344,7 +344,7 @@ pub struct ServerConfig {
     pub max_connections: usize,
 }
 
-/// Octets promised to peers unless configured otherwise: 10,000 connections with the least budget
+/// Bytes promised to peers unless configured otherwise: 10,000 connections with the least budget
 /// each (2.75 MiB), and 5 GiB above that for busy ones. It is a bound to what peers can cause; what is
 /// not sent takes no memory.
 const DEFAULT_MEMORY_BUDGET: u64 = 32 << 30;
@@ -356,7 +356,7 @@ pub struct EndpointConfig {
     pub security: Security,
     /// Present if the endpoint accepts connections.
     pub server: Option<ServerConfig>,
-    /// Octets of received data that all connections together may hold: the receive budgets that
+    /// Bytes of received data that all connections together may hold: the receive budgets that
     /// they begin with never sum to more. When little is left, new connections get less than they
     /// are configured for, down to four windows (2.75 MiB at an MTU of 1500), and then none begins. The default
     /// is 32 GiB, which is room for 10,000 connections: set it to what the machine can spare.

@@ -148,7 +148,7 @@ pub struct EndpointStats {
     pub memory_refusals: u64,
     /// Connections begun with a smaller receive budget than configured.
     pub budgets_reduced: u64,
-    /// Octets of received data that connections may hold by what they were given, now.
+    /// Bytes of received data that connections may hold by what they were given, now.
     pub memory_promised: u64,
     /// Connections closed because the peer broke a rule.
     pub peers_misbehaved: u64,

@@ -1,5 +1,5 @@
 //! Closed mode over real TLS: who has the key is served as always, and whoever has it not hears not one
-//! octet.
+//! byte.
 
 #[allow(dead_code, reason = "shared by several tests, each needs a part")]
 #[path = "resumption/world.rs"]
@@ -21,8 +21,8 @@ use world::{CLIENT, SERVER, World, address, identity};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-fn key(octet: u8) -> Option<ClosedKey> {
-    Some(ClosedKey::new([octet; 32]))
+fn key(byte: u8) -> Option<ClosedKey> {
+    Some(ClosedKey::new([byte; 32]))
 }
 
 fn server(identity: &Identity, closed: Option<ClosedKey>) -> ServerConfig {
@@ -42,9 +42,9 @@ fn stats(world: &World) -> EndpointStats {
     world.endpoints[SERVER].endpoint_stats()
 }
 
-/// Octets that the server has sent to anybody.
+/// Bytes that the server has sent to anybody.
 fn said(world: &World) -> usize {
-    world.sent.iter().filter(|(who, ..)| *who == SERVER).map(|(_, _, octets)| octets.len()).sum()
+    world.sent.iter().filter(|(who, ..)| *who == SERVER).map(|(_, _, bytes)| bytes.len()).sum()
 }
 
 /// A message each way.
@@ -196,7 +196,7 @@ fn flight_of(config: ClientConfig) -> Vec<Vec<u8>> {
     flight
 }
 
-/// Octets that a server answers at once to each of 100,000 addresses that send it this flight.
+/// Bytes that a server answers at once to each of 100,000 addresses that send it this flight.
 fn storm(server: &mut Endpoint, flight: &[Vec<u8>]) -> Vec<usize> {
     let mut buffer = Vec::with_capacity(65_536);
     let now = Timestamp::from_millis(5);
@@ -204,16 +204,16 @@ fn storm(server: &mut Endpoint, flight: &[Vec<u8>]) -> Vec<usize> {
     for number in 0..100_000_u32 {
         let ip = (0x0a00_0000 | number << 4).to_be_bytes();
         let remote = SocketAddr::from((ip, 4_433));
-        let mut octets = 0;
+        let mut bytes = 0;
         for datagram in flight {
             let mut payload = datagram.clone();
             let received = Received { remote, local_ip: None, ecn: 0, payload: &mut payload };
             server.handle(now, Input::Datagram(received));
             while let Output::Transmit(transmit) = server.poll(now, &mut buffer) {
-                octets += transmit.len;
+                bytes += transmit.len;
             }
         }
-        answered.push(octets);
+        answered.push(bytes);
     }
     answered
 }
@@ -239,12 +239,12 @@ fn a_recorded_flight_begins_one_handshake() {
     let (identity, print) = identity();
     let mut server = World::server(server(&identity, key(1)), 2);
     let flight = flight_of(client(print, key(1)));
-    let octets: usize = flight.iter().map(Vec::len).sum();
+    let bytes: usize = flight.iter().map(Vec::len).sum();
     let answered = storm(&mut server, &flight);
-    assert!(answered[0] > 0 && answered[0] <= 3 * octets, "{} for {octets}", answered[0]);
+    assert!(answered[0] > 0 && answered[0] <= 3 * bytes, "{} for {bytes}", answered[0]);
     for answer in &answered[1..] {
         // A retry for each datagram, and less than a tenth of what it took.
-        assert!(*answer <= octets / 10, "{answer} for {octets}");
+        assert!(*answer <= bytes / 10, "{answer} for {bytes}");
     }
     let stats = server.endpoint_stats();
     assert_eq!((stats.handshakes_started, server.connection_count()), (1, 1));
@@ -260,8 +260,8 @@ fn a_client_whose_address_changes_within_the_handshake_connects() {
     // The first flight leaves under another address, to which the answer is lost.
     let elsewhere = SocketAddr::from(([192, 0, 2, 1], 9));
     world.run_with(Duration::from_millis(1), &mut |who, _| who == CLIENT);
-    let flight: Vec<_> = world.sent.iter().map(|(_, _, octets)| octets.clone()).collect();
-    flight.into_iter().for_each(|octets| world.inject(SERVER, elsewhere, octets));
+    let flight: Vec<_> = world.sent.iter().map(|(_, _, bytes)| bytes.clone()).collect();
+    flight.into_iter().for_each(|bytes| world.inject(SERVER, elsewhere, bytes));
     world.run(Duration::from_secs(1));
     assert_eq!(world.all(CLIENT, &Event::Connected), [handle]);
     assert!(stats(&world).retries_sent >= 1);
@@ -326,8 +326,8 @@ fn a_key_is_read_from_hexadecimal_digits() {
     }
     let (identity, print) = identity();
     let mut world = World::new(server(&identity, text.parse().ok()));
-    let octets = core::array::from_fn(|at| if at % 2 == 0 { 0 } else { 0xff });
-    let handle = world.connect(client(print, Some(ClosedKey::new(octets))));
+    let bytes = core::array::from_fn(|at| if at % 2 == 0 { 0 } else { 0xff });
+    let handle = world.connect(client(print, Some(ClosedKey::new(bytes))));
     world.run(Duration::from_millis(200));
     assert_eq!(world.all(CLIENT, &Event::Connected), [handle], "the same key");
 }

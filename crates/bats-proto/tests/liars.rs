@@ -136,7 +136,7 @@ impl Stage {
     }
 }
 
-/// Three octets on the wire make an empty message, which takes many more in memory.
+/// Three bytes on the wire make an empty message, which takes many more in memory.
 #[test]
 fn a_flood_of_empty_messages_ends_with_the_budget() {
     let budget = 4 << 20;
@@ -146,7 +146,7 @@ fn a_flood_of_empty_messages_ends_with_the_budget() {
     assert_eq!(stage.closed, None);
     assert!(flooded < 10_000, "credit ends");
     let held = stats.messages_received as usize * size_of::<Bytes>();
-    assert!(held <= budget, "{held} octets in {} messages", stats.messages_received);
+    assert!(held <= budget, "{held} bytes in {} messages", stats.messages_received);
     assert!(stats.receive_buffer_bytes <= 2 * budget as u64, "{stats:?}");
 
     // Nothing is lost to the application.
@@ -186,7 +186,7 @@ fn claimed_losses_get_no_more_than_the_rate() {
     let limit = bits_per_second / 8 * 2;
     let coded = stats.bytes_sent - before;
     // Acknowledgements and reports of the server are not paced: they answer each packet at most.
-    assert!(coded <= limit + limit / 10 + 2_000 * 60, "{coded} octets, {limit} allowed");
+    assert!(coded <= limit + limit / 10 + 2_000 * 60, "{coded} bytes, {limit} allowed");
     assert!(stats.send_buffer_bytes <= 3 << 20, "{stats:?}");
 }
 
@@ -224,15 +224,15 @@ fn source_symbols_end_with_the_credit_and_absurd_credit_costs_no_memory() {
 
 #[test]
 fn a_sender_without_credit_is_quiet() {
-    for (credit, octets) in [(0, 10_000), (5, 10_000), (5, 100_000)] {
-        let packets = packets_without_credit(credit, octets);
+    for (credit, bytes) in [(0, 10_000), (5, 10_000), (5, 100_000)] {
+        let packets = packets_without_credit(credit, bytes);
         assert!(packets < 50, "{packets} packets in ten seconds with nothing to say");
     }
 }
 
-fn packets_without_credit(credit: u64, octets: usize) -> usize {
+fn packets_without_credit(credit: u64, bytes: usize) -> usize {
     let mut stage = Stage::with_credit(transport(), credit);
-    stage.send(octets);
+    stage.send(bytes);
     stage.pass(MS * 20);
     stage.say_frame(&report(credit, credit, Vec::new()));
     let mut packets = 0;
@@ -324,8 +324,8 @@ fn flood_of_first_flights(server: &mut Endpoint, flights: u32) -> (Timestamp, us
         }
         most = most.max(server.connection_count());
     }
-    for (remote, octets) in got {
-        assert!(octets <= 3 * 1_200, "{remote} got {octets} octets for 1200");
+    for (remote, bytes) in got {
+        assert!(bytes <= 3 * 1_200, "{remote} got {bytes} bytes for 1200");
     }
     (now, most)
 }
@@ -365,7 +365,7 @@ fn a_damaged_first_flight_leaves_no_state() {
     let parameters = TransportParameters { connection_id: liar.cid(), ..Default::default() };
     let first = liar.first_flight(&parameters.encode(0), &[]);
     // What is behind the packet is padding, which nothing seals.
-    let sealed = first.iter().rposition(|&octet| octet != 0).unwrap() + 1;
+    let sealed = first.iter().rposition(|&byte| byte != 0).unwrap() + 1;
     let mut buffer = Vec::with_capacity(65_536);
     for at in 0..sealed {
         let mut damaged = first.clone();
@@ -376,9 +376,9 @@ fn a_damaged_first_flight_leaves_no_state() {
         while let Output::Transmit(transmit) =
             server.poll(Timestamp::from_millis(1_000), &mut buffer)
         {
-            assert!(transmit.len < 100, "octet {at}: more than which versions there are");
+            assert!(transmit.len < 100, "byte {at}: more than which versions there are");
         }
-        assert_eq!(server.connection_count(), 0, "octet {at}");
+        assert_eq!(server.connection_count(), 0, "byte {at}");
     }
     let stats = server.endpoint_stats();
     assert_eq!((stats.handshakes_started, stats.memory_promised), (0, 0));
@@ -425,7 +425,7 @@ fn handshake_packets_without_a_seal_cause_nothing() {
     first[last] ^= 1;
     for _ in 0..100 {
         stage.hear(first.clone());
-        // Version negotiation: eleven octets.
+        // Version negotiation: eleven bytes.
         let to: [u8; 4] = first[6..10].try_into().unwrap();
         stage.hear([&[0xc0, 0, 0, 0, 0, 4], &to[..], &[0]].concat());
     }

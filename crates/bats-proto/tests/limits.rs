@@ -106,7 +106,7 @@ fn answers_to_strangers_wait_in_a_short_queue() {
     }
 }
 
-/// What a connection cannot do without: four windows of 512 symbols of 1,408 octets.
+/// What a connection cannot do without: four windows of 512 symbols of 1,408 bytes.
 const LEAST: u64 = 4 * 512 * 1_408;
 
 fn frugal(memory_budget: u64, receive_budget: usize) -> Endpoint {
@@ -184,8 +184,8 @@ fn all_connections_together_promise_no_more_than_the_endpoints_memory() {
     let held = |server: &Endpoint| -> u64 {
         handles.iter().filter_map(|&h| server.stats(NOW, h)).map(|s| s.receive_buffer_bytes).sum()
     };
-    assert!(held(&server) > BUDGET / 4, "the promises were kept: {} octets", held(&server));
-    assert!(held(&server) <= BUDGET, "{} octets", held(&server));
+    assert!(held(&server) > BUDGET / 4, "the promises were kept: {} bytes", held(&server));
+    assert!(held(&server) <= BUDGET, "{} bytes", held(&server));
     for guest in &mut guests {
         guest.say(&mut server, PacketKind::Source, |writer| {
             SourceHeader::new(4 * symbols).encode(writer)
@@ -244,8 +244,8 @@ fn a_client_has_a_budget_too() {
 }
 
 fn ack_of(ranges: u64) -> Vec<u8> {
-    let mut octets = vec![0; 16_384];
-    let mut writer = Writer::new(&mut octets);
+    let mut bytes = vec![0; 16_384];
+    let mut writer = Writer::new(&mut bytes);
     let mut write = |value| writer.varint(value).unwrap();
     // Type, largest, delay, time, marks, further ranges, and each range of one packet.
     for value in [2, 4 * ranges, 0, 0, 0, ranges - 1, 0] {
@@ -256,32 +256,32 @@ fn ack_of(ranges: u64) -> Vec<u8> {
         write(0);
     }
     let len = writer.written();
-    octets.truncate(len);
-    octets
+    bytes.truncate(len);
+    bytes
 }
 
 #[test]
 fn an_acknowledgement_may_have_so_many_ranges() {
     let mut ranges = Vec::new();
-    let octets = ack_of(MAX_ACK_RANGES);
-    assert!(frame::decode(&mut Reader::new(&octets), &mut ranges).is_ok());
+    let bytes = ack_of(MAX_ACK_RANGES);
+    assert!(frame::decode(&mut Reader::new(&bytes), &mut ranges).is_ok());
     assert_eq!(ranges.len() as u64, MAX_ACK_RANGES);
-    let octets = ack_of(MAX_ACK_RANGES + 1);
-    assert!(frame::decode(&mut Reader::new(&octets), &mut ranges).is_err());
+    let bytes = ack_of(MAX_ACK_RANGES + 1);
+    assert!(frame::decode(&mut Reader::new(&bytes), &mut ranges).is_err());
     assert!(ranges.len() as u64 <= MAX_ACK_RANGES);
 }
 
 #[test]
 fn a_report_may_have_so_many_entries() {
     for (count, is_taken) in [(MAX_RANK_ENTRIES, true), (MAX_RANK_ENTRIES + 1, false)] {
-        let mut octets = vec![0; 4_096];
-        let mut writer = Writer::new(&mut octets);
+        let mut bytes = vec![0; 4_096];
+        let mut writer = Writer::new(&mut bytes);
         for value in [3, 0, count as u64, 0, 1, 0, count as u64] {
             writer.varint(value).unwrap();
         }
         (0..count).for_each(|_| [0, 1, 1].into_iter().for_each(|v| writer.varint(v).unwrap()));
         let len = writer.written();
-        let decoded = frame::decode(&mut Reader::new(&octets[..len]), &mut Vec::new());
+        let decoded = frame::decode(&mut Reader::new(&bytes[..len]), &mut Vec::new());
         let taken = |frame: &Frame<'_>| matches!(frame, Frame::Rank(RankFeedback { entries, .. }) if entries.len() == count);
         assert_eq!(decoded.ok().flatten().is_some_and(|frame| taken(&frame)), is_taken, "{count}");
     }
@@ -290,12 +290,12 @@ fn a_report_may_have_so_many_entries() {
 #[test]
 fn a_farewell_may_be_so_long() {
     for (len, is_taken) in [(MAX_CLOSE_TEXT, true), (MAX_CLOSE_TEXT + 1, false)] {
-        let mut octets = vec![b'x'; 1_000];
-        let mut writer = Writer::new(&mut octets);
+        let mut bytes = vec![b'x'; 1_000];
+        let mut writer = Writer::new(&mut bytes);
         [7, 0, 5, len as u64].into_iter().for_each(|value| writer.varint(value).unwrap());
         let head = writer.written();
-        let decoded = frame::decode(&mut Reader::new(&octets[..head + len]), &mut Vec::new());
-        assert_eq!(matches!(decoded, Ok(Some(Frame::Close { .. }))), is_taken, "{len} octets");
+        let decoded = frame::decode(&mut Reader::new(&bytes[..head + len]), &mut Vec::new());
+        assert_eq!(matches!(decoded, Ok(Some(Frame::Close { .. }))), is_taken, "{len} bytes");
     }
 }
 

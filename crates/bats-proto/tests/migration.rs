@@ -109,19 +109,19 @@ fn the_search_for_what_fits_begins_anew_in_another_network() {
     assert_eq!(stage.stats().path_mtu, 1_200);
 }
 
-/// Octets of data, more than challenges have, that go to each of two addresses while something is sent.
-fn octets_to(stage: &mut Stage, places: [SocketAddr; 2]) -> [usize; 2] {
-    let mut octets = [0; 2];
+/// Bytes of data, more than challenges have, that go to each of two addresses while something is sent.
+fn bytes_to(stage: &mut Stage, places: [SocketAddr; 2]) -> [usize; 2] {
+    let mut bytes = [0; 2];
     stage.heard.clear();
     stage.send(6_000);
     for _ in 0..20 {
         stage.pass(MS);
         let heard: usize = stage.heard.drain(..).map(|datagram| datagram.len()).sum();
         if let Some(index) = places.iter().position(|&place| Some(place) == stage.last_to) {
-            octets[index] += heard;
+            bytes[index] += heard;
         }
     }
-    octets
+    bytes
 }
 
 #[test]
@@ -132,9 +132,9 @@ fn another_port_is_followed_before_it_is_proved_and_another_host_is_not() {
         let (old, new) = (stage.remote, SocketAddr::from(place));
         stage.remote = new;
         stage.say_frame(&Frame::Ping);
-        let octets = octets_to(&mut stage, [old, new]);
-        assert_eq!(octets[1] > 6_000, follows, "{place:?}: {octets:?}");
-        assert_eq!(octets[0] > 6_000, !follows, "{place:?}: {octets:?}");
+        let bytes = bytes_to(&mut stage, [old, new]);
+        assert_eq!(bytes[1] > 6_000, follows, "{place:?}: {bytes:?}");
+        assert_eq!(bytes[0] > 6_000, !follows, "{place:?}: {bytes:?}");
         assert_eq!(stage.stats().path_changes, 0, "nothing is proved");
         let challenge = stage.heard.is_empty().then(|| {
             stage.pass(MS * 40);
@@ -142,7 +142,7 @@ fn another_port_is_followed_before_it_is_proved_and_another_host_is_not() {
         });
         stage.say_frame(&Frame::PathResponse(challenge.unwrap()));
         assert_eq!(stage.stats().path_changes, 1);
-        assert!(octets_to(&mut stage, [old, new])[1] > 6_000);
+        assert!(bytes_to(&mut stage, [old, new])[1] > 6_000);
         assert_eq!(stage.closed, None);
     }
 }
@@ -155,13 +155,13 @@ fn who_repeats_packets_from_another_port_has_the_stream_once_and_until_the_clien
     for attempt in 0..3 {
         stage.remote = new;
         stage.say_frame(&Frame::Ping);
-        let octets = octets_to(&mut stage, [old, new]);
-        assert_eq!(octets[1] > 6_000, attempt == 0, "{attempt}: {octets:?}");
+        let bytes = bytes_to(&mut stage, [old, new]);
+        assert_eq!(bytes[1] > 6_000, attempt == 0, "{attempt}: {bytes:?}");
         // The client is where it was.
         stage.remote = old;
         stage.say_frame(&Frame::Ping);
-        let octets = octets_to(&mut stage, [old, new]);
-        assert!(octets[0] > 6_000 && octets[1] == 0, "{attempt}: {octets:?}");
+        let bytes = bytes_to(&mut stage, [old, new]);
+        assert!(bytes[0] > 6_000 && bytes[1] == 0, "{attempt}: {bytes:?}");
     }
     assert_eq!((stage.stats().path_changes, &stage.closed), (0, &None));
 }
@@ -174,8 +174,8 @@ fn a_port_that_does_not_prove_itself_is_left() {
     stage.remote = new;
     stage.say_frame(&Frame::Ping);
     stage.pass(MS * 5_000);
-    let octets = octets_to(&mut stage, [old, new]);
-    assert!(octets[0] > 6_000 && octets[1] == 0, "{octets:?}");
+    let bytes = bytes_to(&mut stage, [old, new]);
+    assert!(bytes[0] > 6_000 && bytes[1] == 0, "{bytes:?}");
     assert_eq!((stage.stats().path_changes, &stage.closed), (0, &None));
 }
 
@@ -187,13 +187,13 @@ fn a_port_is_not_believed_for_long_because_another_one_is_challenged() {
     let (old, new) = (stage.remote, SocketAddr::from(PORT));
     stage.remote = new;
     stage.say_frame(&Frame::Ping);
-    assert!(octets_to(&mut stage, [old, new])[1] > 6_000, "it is believed");
+    assert!(bytes_to(&mut stage, [old, new])[1] > 6_000, "it is believed");
     for port in 0..200 {
         stage.remote = SocketAddr::from((PORT.0, 20_000 + port));
         stage.say_frame(&Frame::Ping);
         stage.pass(MS * 5);
     }
-    let octets = octets_to(&mut stage, [old, new]);
-    assert!(octets[0] > 6_000 && octets[1] == 0, "{octets:?}");
+    let bytes = bytes_to(&mut stage, [old, new]);
+    assert!(bytes[0] > 6_000 && bytes[1] == 0, "{bytes:?}");
     assert_eq!((stage.stats().path_changes, &stage.closed), (0, &None));
 }

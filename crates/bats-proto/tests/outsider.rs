@@ -19,7 +19,7 @@ use rand_chacha::ChaCha8Rng;
 use world::{CLIENT, SERVER, World, address, identity, server, transport};
 
 const FORGERIES: u64 = 1_000_000;
-/// Octets of a message: some symbols.
+/// Bytes of a message: some symbols.
 const SIZE: usize = 3_000;
 /// Packets seen that forgeries are made from.
 const SEEN: usize = 64;
@@ -73,11 +73,11 @@ impl Outsider {
                     destination,
                     packet_number: number,
                 };
-                let mut octets = vec![0; 1_460];
+                let mut bytes = vec![0; 1_460];
                 let mut short = [0; SHORT_HEADER_LEN];
                 header.encode(0, &mut short);
-                octets[..SHORT_HEADER_LEN].copy_from_slice(&short);
-                let mut writer = Writer::new(&mut octets[SHORT_HEADER_LEN..]);
+                bytes[..SHORT_HEADER_LEN].copy_from_slice(&short);
+                let mut writer = Writer::new(&mut bytes[SHORT_HEADER_LEN..]);
                 let written = if is_repair {
                     RepairHeader { batch: number, column: 0, first: number, count: 64 }
                         .encode(&mut writer)
@@ -85,7 +85,7 @@ impl Outsider {
                     SourceHeader::new(u64::from(number)).encode(&mut writer)
                 };
                 written.expect("room");
-                packet = octets;
+                packet = bytes;
             }
         }
         packet
@@ -120,7 +120,7 @@ fn a_million_forgeries_are_refused_and_a_transfer_goes_on() {
         // Its packets are under way, and others arrive before them.
         world.run(Duration::from_micros(2_500));
         let own = world.sent.iter().filter(|(who, ..)| *who == CLIENT);
-        outsider.seen.extend(own.map(|(_, _, octets)| octets.clone()).filter(|o| o.len() > 100));
+        outsider.seen.extend(own.map(|(_, _, bytes)| bytes.clone()).filter(|o| o.len() > 100));
         let old = outsider.seen.len().saturating_sub(SEEN);
         outsider.seen.drain(..old);
         for _ in 0..10_000 {
@@ -131,8 +131,8 @@ fn a_million_forgeries_are_refused_and_a_transfer_goes_on() {
         }
         world.run(Duration::from_millis(20));
         while let Some(message) = world.endpoints[SERVER].recv(world.now, accepted) {
-            let number = u64::from_le_bytes(*message.first_chunk().expect("8 octets"));
-            let is_right = message[8..].iter().all(|&octet| octet == number as u8);
+            let number = u64::from_le_bytes(*message.first_chunk().expect("8 bytes"));
+            let is_right = message[8..].iter().all(|&byte| byte == number as u8);
             assert!(number == got && message.len() == SIZE && is_right, "message {got}");
             got += 1;
         }

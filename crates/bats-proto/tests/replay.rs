@@ -20,7 +20,7 @@ fn each_input(name: &str, mut run: impl FnMut(&[u8])) {
     }
 }
 
-/// Octets that follow from a seed, with the small values and repetitions that parsers like.
+/// Bytes that follow from a seed, with the small values and repetitions that parsers like.
 fn script(seed: u64, max_len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut draw = move || {

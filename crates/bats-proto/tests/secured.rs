@@ -30,15 +30,15 @@ fn server(identity: Identity) -> Secured {
     Secured::server(NOW, &server.unwrap()).unwrap()
 }
 
-/// Carries octets in pieces until both are silent.
+/// Carries bytes in pieces until both are silent.
 fn run(ends: &mut [Secured; 2], piece: usize) {
     loop {
         let mut is_silent = true;
         for from in 0..2 {
-            let mut octets = Vec::new();
-            ends[from].transmit(NOW, &mut octets, 10_000);
-            is_silent &= octets.is_empty();
-            octets.chunks(piece).for_each(|octets| ends[1 - from].receive(NOW, octets));
+            let mut bytes = Vec::new();
+            ends[from].transmit(NOW, &mut bytes, 10_000);
+            is_silent &= bytes.is_empty();
+            bytes.chunks(piece).for_each(|bytes| ends[1 - from].receive(NOW, bytes));
         }
         if is_silent {
             return;
@@ -66,7 +66,7 @@ fn messages_cross_in_any_pieces_and_both_ends_know_who_is_there() {
         run(&mut ends, piece);
         assert_eq!(ends[1].session_mut().recv().unwrap(), message);
         assert!(ends[1].session().is_finished() && ends[0].session().is_all_acknowledged());
-        let ((near_in, near_out), (far_in, far_out)) = (ends[0].octets(), ends[1].octets());
+        let ((near_in, near_out), (far_in, far_out)) = (ends[0].bytes(), ends[1].bytes());
         assert_eq!((near_in, near_out), (far_out, far_in));
         assert!(near_out > 200_000);
         ends[1].session_mut().close(7, "enough");
@@ -88,15 +88,15 @@ fn another_certificate_is_not_believed_and_the_server_learns_it() {
 }
 
 #[test]
-fn altered_octets_end_the_connection_and_deliver_nothing() {
+fn altered_bytes_end_the_connection_and_deliver_nothing() {
     let mut ends = [client(PeerTrust::DangerousAcceptAny), server(identity())];
     run(&mut ends, usize::MAX);
     ends.iter_mut().for_each(|end| drop(events(end)));
     ends[0].session_mut().send(vec![1; 1_000].into()).unwrap();
-    let mut octets = Vec::new();
-    ends[0].transmit(NOW, &mut octets, 10_000);
-    octets[500] ^= 1;
-    ends[1].receive(NOW, &octets);
+    let mut bytes = Vec::new();
+    ends[0].transmit(NOW, &mut bytes, 10_000);
+    bytes[500] ^= 1;
+    ends[1].receive(NOW, &bytes);
     assert_eq!(ends[1].session_mut().recv(), None);
     let found = events(&mut ends[1]);
     assert!(matches!(found[..], [Event::Closed(CloseReason::PeerMisbehaved(_))]), "{found:?}");

@@ -62,10 +62,10 @@ impl Pair {
                         Output::Transmit(t) => {
                             for segment in buffer[..t.len].chunks(t.segment_size) {
                                 self.bytes[who] += segment.len();
-                                let mut octets = segment.to_vec();
-                                if !drop(who, &mut octets) {
+                                let mut bytes = segment.to_vec();
+                                if !drop(who, &mut bytes) {
                                     let at = self.now + Duration::from_millis(5);
-                                    self.flying.push((at, 1 - who, octets));
+                                    self.flying.push((at, 1 - who, bytes));
                                 }
                             }
                         }
@@ -83,12 +83,12 @@ impl Pair {
             let (due, later) = self.flying.drain(..).partition(|f| f.0 <= now);
             self.flying = later;
             let due: Vec<(Timestamp, usize, Vec<u8>)> = due;
-            for (_, to, mut octets) in due {
+            for (_, to, mut bytes) in due {
                 let received = Received {
                     remote: address(1 - to),
                     local_ip: None,
                     ecn: 0,
-                    payload: &mut octets,
+                    payload: &mut bytes,
                 };
                 self.endpoints[to].handle(now, Input::Datagram(received));
             }
@@ -216,13 +216,13 @@ fn handshakes_survive_loss_or_corruption_of_thirty_percent() {
         };
         let mut pair = Pair::new(config.clone());
         let client = connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
-        pair.run(Duration::from_secs(9), |_, octets| {
+        pair.run(Duration::from_secs(9), |_, bytes| {
             if seed % 2 == 1 {
                 return draw() % 10 < 3;
             }
             if draw() % 10 < 3 {
-                let at = draw() as usize % octets.len();
-                octets[at] ^= 1 + (draw() % 255) as u8;
+                let at = draw() as usize % bytes.len();
+                bytes[at] ^= 1 + (draw() % 255) as u8;
             }
             false
         });
@@ -241,13 +241,13 @@ fn garbage_and_strangers_leave_no_state() {
     let mut x = 7_u64;
     for i in 0..20_000_usize {
         x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mut octets: Vec<u8> =
+        let mut bytes: Vec<u8> =
             (0..i % 1_300).map(|j| (x >> (j % 57)) as u8 ^ (j * 31) as u8).collect();
-        if i % 3 == 0 && octets.len() > 6 {
-            octets[..5].copy_from_slice(&[0xc0, 0xba, 0x75, 0, 1]);
+        if i % 3 == 0 && bytes.len() > 6 {
+            bytes[..5].copy_from_slice(&[0xc0, 0xba, 0x75, 0, 1]);
         }
         let received =
-            Received { remote: address(CLIENT), local_ip: None, ecn: 0, payload: &mut octets };
+            Received { remote: address(CLIENT), local_ip: None, ecn: 0, payload: &mut bytes };
         pair.endpoints[SERVER].handle(pair.now, Input::Datagram(received));
     }
     pair.run(Duration::from_secs(12), |_, _| false);

@@ -29,14 +29,14 @@ fn block(kind: &str, name: &str) -> Vec<&'static str> {
     lines.take_while(|line| *line != "```").collect()
 }
 
-/// The octets of an example: hexadecimal pairs up to the first word that is none.
-fn octets(name: &str) -> Vec<u8> {
+/// The bytes of an example: hexadecimal pairs up to the first word that is none.
+fn bytes(name: &str) -> Vec<u8> {
     let mut all = Vec::new();
     for line in block("octets", name) {
         let pairs = line.split(' ').take_while(|word| word.len() == 2);
         all.extend(pairs.map_while(|pair| u8::from_str_radix(pair, 16).ok()));
     }
-    assert!(!all.is_empty(), "{name} has no octets");
+    assert!(!all.is_empty(), "{name} has no bytes");
     all
 }
 
@@ -56,13 +56,13 @@ fn fields(name: &str) -> Vec<(String, Option<usize>)> {
     fields
 }
 
-/// A field's content: a number in as many bits as the picture says, or octets.
+/// A field's content: a number in as many bits as the picture says, or bytes.
 enum Value<'a> {
     Bits(u64),
-    Octets(&'a [u8]),
+    Bytes(&'a [u8]),
 }
 
-/// Octets of the picture with these values in this order; `0` and `1` stand for themselves.
+/// Bytes of the picture with these values in this order; `0` and `1` stand for themselves.
 fn pack(name: &str, values: &[(&str, Value<'_>)]) -> Vec<u8> {
     let (mut bits, mut values) = (Vec::new(), values.iter());
     for (field, width) in fields(name) {
@@ -77,17 +77,17 @@ fn pack(name: &str, values: &[(&str, Value<'_>)]) -> Vec<u8> {
                 assert!(width == 64 || value >> width == 0, "{name}: {field} is too large");
                 bits.extend((0..width).rev().map(|bit| value >> bit & 1 == 1));
             }
-            (Value::Octets(octets), None) => {
+            (Value::Bytes(bytes), None) => {
                 bits.extend(
-                    octets.iter().flat_map(|o| (0..8).rev().map(move |bit| o >> bit & 1 == 1)),
+                    bytes.iter().flat_map(|o| (0..8).rev().map(move |bit| o >> bit & 1 == 1)),
                 );
             }
             _ => panic!("{name}: {field} is of another kind"),
         }
     }
     assert!(values.next().is_none(), "{name} has fewer fields");
-    assert_eq!(bits.len() % 8, 0, "{name} ends within an octet");
-    bits.chunks(8).map(|octet| octet.iter().fold(0, |sum, &bit| sum << 1 | u8::from(bit))).collect()
+    assert_eq!(bits.len() % 8, 0, "{name} ends within a byte");
+    bits.chunks(8).map(|byte| byte.iter().fold(0, |sum, &bit| sum << 1 | u8::from(bit))).collect()
 }
 
 fn written(write: impl FnOnce(&mut Writer<'_>) -> Option<()>) -> Vec<u8> {
@@ -125,15 +125,15 @@ fn the_hop_header_is_the_picture() {
                 ("P", Value::Bits(1)),
                 ("Destination connection ID", Value::Bits(0x0102_0304)),
                 ("Packet number", Value::Bits(0x5566_7788)),
-                ("Payload", Value::Octets(&[])),
+                ("Payload", Value::Bytes(&[])),
             ],
         );
         assert_eq!(made.as_slice(), drawn);
         assert_eq!(ShortHeader::decode(&drawn), Some(header));
     }
     for (r, carried) in [(1, Some(true)), (2, None), (3, None)] {
-        let octets = [r << 3, 1, 2, 3, 4, 5, 6, 7, 8];
-        assert_eq!(ShortHeader::decode(&octets).map(|header| header.carried), carried);
+        let bytes = [r << 3, 1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(ShortHeader::decode(&bytes).map(|header| header.carried), carried);
     }
 }
 
@@ -148,7 +148,7 @@ fn the_flow_header_is_the_picture() {
             ("Source node", Value::Bits(9)),
             ("Flow ID", Value::Bits(0xf00d)),
             ("Hop limit", Value::Bits(63)),
-            ("Payload", Value::Octets(&[])),
+            ("Payload", Value::Bytes(&[])),
         ],
     );
     assert_eq!(drawn.len(), FLOW_HEADER_LEN);
@@ -161,7 +161,7 @@ fn the_coding_headers_are_the_pictures() {
     let symbol = 0x12345 * 16 + 7;
     let drawn = pack(
         "source-header",
-        &[("BID", Value::Bits(0x12345)), ("index", Value::Bits(7)), ("Symbol", Value::Octets(&[]))],
+        &[("BID", Value::Bits(0x12345)), ("index", Value::Bits(7)), ("Symbol", Value::Bytes(&[]))],
     );
     assert_eq!(written(|writer| SourceHeader::new(symbol).encode(writer)), drawn);
     let read = SourceHeader::decode(&mut Reader::new(&drawn)).expect("a header");
@@ -175,7 +175,7 @@ fn the_coding_headers_are_the_pictures() {
             ("column", Value::Bits(15)),
             ("First symbol of the window", Value::Bits(0x0102_0304)),
             ("Symbols of the window", Value::Bits(256)),
-            ("Combination", Value::Octets(&[])),
+            ("Combination", Value::Bytes(&[])),
         ],
     );
     assert_eq!(written(|writer| repair.encode(writer)), drawn);
@@ -196,7 +196,7 @@ fn the_coding_headers_are_the_pictures() {
             ("K", Value::Bits(512)),
             ("T", Value::Bits(1_403)),
             ("BID", Value::Bits(0xabcdef)),
-            ("Coefficient vector", Value::Octets(&[])),
+            ("Coefficient vector", Value::Bytes(&[])),
         ],
     );
     assert_eq!(written(|writer| block.encode(writer)), drawn);
@@ -209,7 +209,7 @@ fn the_coding_headers_are_the_pictures() {
         &[
             ("BID", Value::Bits(0x123456)),
             ("1 = S-batch", Value::Bits(1)),
-            ("Vector", Value::Octets(&vector)),
+            ("Vector", Value::Bytes(&vector)),
         ],
     );
     assert_eq!(written(|writer| recoded.encode(writer)), drawn);
@@ -227,14 +227,14 @@ fn the_long_header_is_the_picture() {
             ("G", Value::Bits(5)),
             ("Version", Value::Bits(u64::from(VERSION))),
             ("DCID length", Value::Bits(8)),
-            ("DCID", Value::Octets(b"original")),
+            ("DCID", Value::Bytes(b"original")),
             ("SCID length", Value::Bits(4)),
-            ("SCID", Value::Octets(b"mine")),
+            ("SCID", Value::Bytes(b"mine")),
             ("Token length", Value::Bits(5)),
-            ("Token (Initial only)", Value::Octets(b"token")),
+            ("Token (Initial only)", Value::Bytes(b"token")),
             ("Length", Value::Bits(4 + 16 + 16)),
             ("Packet number", Value::Bits(9)),
-            ("Payload", Value::Octets(&payload)),
+            ("Payload", Value::Bytes(&payload)),
         ],
     );
     let before_number = written(|writer| {
@@ -254,7 +254,7 @@ fn the_long_header_is_the_picture() {
 
 #[test]
 fn the_header_of_early_data_is_the_picture() {
-    let payload = [octets("early"), vec![0; 16]].concat();
+    let payload = [bytes("early"), vec![0; 16]].concat();
     let drawn = pack(
         "early-header",
         &[
@@ -262,12 +262,12 @@ fn the_header_of_early_data_is_the_picture() {
             ("G", Value::Bits(9)),
             ("Version", Value::Bits(u64::from(VERSION))),
             ("DCID length", Value::Bits(8)),
-            ("DCID", Value::Octets(b"original")),
+            ("DCID", Value::Bytes(b"original")),
             ("SCID length", Value::Bits(4)),
-            ("SCID", Value::Octets(b"mine")),
+            ("SCID", Value::Bytes(b"mine")),
             ("Length", Value::Bits(4 + payload.len() as u64)),
             ("Packet number", Value::Bits(2)),
-            ("Message frames", Value::Octets(&payload)),
+            ("Message frames", Value::Bytes(&payload)),
         ],
     );
     let len = payload.len() - 16;
@@ -324,7 +324,7 @@ fn closed_mode_is_the_text() {
     let material = |destination: &[u8]| {
         *blake3::keyed_hash(&derived("keys of the first level"), destination).as_bytes()
     };
-    let example = octets("closed");
+    let example = bytes("closed");
     let (destination, source) = (&example[..8], &example[8..12]);
     let made = [destination, source, &proof(destination, source), &material(destination)].concat();
     assert_eq!(example, made, "{made:02x?}");
@@ -338,11 +338,11 @@ fn closed_mode_is_the_text() {
     let keys = suite.keys(&material, rustls::Side::Server, rustls::quic::Version::V1).remote;
     let (at, len) = (header.number_at, header.packet_len);
     let (head, sealed) = flight[..len].split_at_mut(at + 4);
-    // The library masks in place, as many octets as the lowest bits of the first one say: all of them.
+    // The library masks in place, as many bytes as the lowest bits of the first one say: all of them.
     let (mut first, mut number) = (0x03, [0; 4]);
     keys.header.encrypt_in_place(&sealed[..16], &mut first, &mut number).unwrap();
     head[0] ^= (first ^ 0x03) & 0x0f;
-    head[at..].iter_mut().zip(number).for_each(|(octet, mask)| *octet ^= mask);
+    head[at..].iter_mut().zip(number).for_each(|(byte, mask)| *byte ^= mask);
     assert!(keys.packet.decrypt_in_place(0, head, sealed).is_ok(), "it opens");
 }
 
@@ -370,14 +370,14 @@ fn the_frames_are_the_examples() {
     let batch_rank = Frame::BatchRank(batch_rank);
     let close = Frame::Close { application: true, code: 7, reason: "bye" };
 
-    assert_eq!(written(|writer| frame::encode_ack(writer, &ack, &acked)), octets("ack"));
+    assert_eq!(written(|writer| frame::encode_ack(writer, &ack, &acked)), bytes("ack"));
     for (name, frame) in [
         ("ack", Frame::Ack(ack)),
         ("rank", Frame::Rank(rank)),
         ("batch-rank", batch_rank),
         ("close", close),
     ] {
-        let example = octets(name);
+        let example = bytes(name);
         if name != "ack" {
             assert_eq!(written(|writer| frame::encode(writer, &frame)), example, "{name}");
         }
@@ -391,7 +391,7 @@ fn the_frames_are_the_examples() {
 
 #[test]
 fn the_message_frames_are_the_example() {
-    let example = octets("message");
+    let example = bytes("message");
     let mut queue = SendQueue::new();
     queue.push(Bytes::from_static(b"hello"));
     queue.finish();
@@ -407,7 +407,7 @@ fn the_message_frames_are_the_example() {
 
 #[test]
 fn the_message_frame_of_modes_without_order_is_the_example() {
-    let example = octets("datagram");
+    let example = bytes("datagram");
     let frame = message::decode(&mut Reader::new(&example)).unwrap();
     let expected = MessageFrame::Datagram { id: 7, total: 5, offset: 3, data: b"lo" };
     assert_eq!(frame, Some(expected));
@@ -417,7 +417,7 @@ fn the_message_frame_of_modes_without_order_is_the_example() {
         let expires = Timestamp::from_millis(1);
         queue.push(if number < 7 { Bytes::new() } else { Bytes::from_static(b"hello") }, expires);
     }
-    // Seven empty messages of five octets leave room for what begins the eighth.
+    // Seven empty messages of five bytes leave room for what begins the eighth.
     let (len, _) = queue.fill_symbol(&mut symbol);
     assert_eq!(len, 20);
     let (len, _) = queue.fill_symbol(&mut symbol);
@@ -432,7 +432,7 @@ fn limits_are_those_of_the_code() {
     for phrase in [
         format!("Version `{VERSION:#010x}`"),
         format!("at most {MAX_RANK_ENTRIES};"),
-        format!("at most {} octets", frame::MAX_CLOSE_TEXT),
+        format!("at most {} bytes", frame::MAX_CLOSE_TEXT),
         "at most 1,024 ranges".to_owned(),
         "batches reported, at most 1,024".to_owned(),
     ] {

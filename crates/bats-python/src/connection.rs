@@ -12,7 +12,7 @@ use crate::endpoint::seconds;
 use crate::error::Failure;
 use crate::operation::{Operation, Value};
 
-/// Octets from which on sharing an object costs less than a copy.
+/// Bytes from which on sharing an object costs less than a copy.
 const SHARED: usize = 16 << 10;
 
 /// `openbats._native.Connection`; the methods that take time give an operation.

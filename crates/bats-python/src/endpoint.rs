@@ -107,15 +107,15 @@ impl Options {
     }
 
     fn closed_key(&self) -> PyResult<Option<ClosedKey>> {
-        let Some(octets) = &self.closed_key else { return Ok(None) };
-        let octets = octets.as_slice().try_into().map_err(|_| {
-            let length = octets.len();
+        let Some(bytes) = &self.closed_key else { return Ok(None) };
+        let bytes = bytes.as_slice().try_into().map_err(|_| {
+            let length = bytes.len();
             PyValueError::new_err(format!(
                 "closed_key must have {} bytes, not {length}: secrets.token_bytes(32) makes one",
                 ClosedKey::LEN
             ))
         })?;
-        Ok(Some(ClosedKey::new(octets)))
+        Ok(Some(ClosedKey::new(bytes)))
     }
 
     fn transport(&self) -> PyResult<TransportConfig> {

@@ -17,7 +17,7 @@ use crate::sim::{Link, checked_cell, seconds};
 /// Most links one after the other.
 const MOST_HOPS: usize = 64;
 /// Most ways side by side: so many routes a node has to one destination.
-const MOST_WAYS: usize = bats_proto::relay::MAX_WAYS;
+const MOST_WAYS: usize = bats_proto::relay::MAX_PATHS;
 /// Most links in all; each is an Ethernet of its own in the addresses of the simulator.
 const MOST_LINKS: usize = 256;
 

@@ -1,7 +1,7 @@
 //! The datagrams of a run as a pcap-ng file: what a capture at both senders' interfaces shows.
 //!
 //! A datagram is written as it enters the link, so that lost ones are in the file too, with a
-//! comment that says why they never arrive. Duplicates and changed octets arise on the link and
+//! comment that says why they never arrive. Duplicates and changed bytes arise on the link and
 //! are not.
 
 use core::net::SocketAddrV4;
@@ -183,8 +183,8 @@ fn write_frame(
 }
 
 /// Sum of the 16-bit words (RFC 1071).
-fn sum(octets: &[u8]) -> u64 {
-    octets
+fn sum(bytes: &[u8]) -> u64 {
+    bytes
         .chunks(2)
         .map(|pair| u64::from(pair[0]) << 8 | u64::from(pair.get(1).copied().unwrap_or(0)))
         .sum()

@@ -52,7 +52,7 @@ impl Outcome {
         f64::INFINITY
     }
 
-    /// Mean octets in the queue of the data's direction between two seconds.
+    /// Mean bytes in the queue of the data's direction between two seconds.
     ///
     /// # Panics
     ///

@@ -18,7 +18,7 @@ pub struct Flows {
     pub down: LinkConfig,
     /// Limits and behaviour of all ends.
     pub transport: TransportConfig,
-    /// Octets of a message, at least 8.
+    /// Bytes of a message, at least 8.
     pub message_size: usize,
     /// When each connection is begun.
     pub starts: Vec<Duration>,
@@ -33,9 +33,9 @@ pub struct Flows {
 pub struct FlowsSample {
     /// Time from the start of the run.
     pub time: Duration,
-    /// Message octets received, for each connection.
+    /// Message bytes received, for each connection.
     pub received: Vec<u64>,
-    /// Octets waiting in the queue of the data's direction.
+    /// Bytes waiting in the queue of the data's direction.
     pub queue_bytes: usize,
     /// Counters of that direction.
     pub link: LinkStats,
@@ -120,9 +120,9 @@ impl Run<'_> {
     fn send(&mut self, handle: ConnectionHandle) {
         let now = self.network.now();
         let Some(flow) = self.clients.iter().position(|&client| client == handle) else { return };
-        let mut octets = vec![0; self.flows.message_size.max(8)];
-        octets[..8].copy_from_slice(&(flow as u64).to_le_bytes());
-        let message = Bytes::from(octets);
+        let mut bytes = vec![0; self.flows.message_size.max(8)];
+        bytes[..8].copy_from_slice(&(flow as u64).to_le_bytes());
+        let message = Bytes::from(bytes);
         while self.network.endpoint(Host::Client).send(now, handle, message.clone()).is_ok() {}
         self.network.touch(Host::Client);
     }
@@ -130,7 +130,7 @@ impl Run<'_> {
     fn receive(&mut self, handle: ConnectionHandle) {
         let now = self.network.now();
         while let Some(got) = self.network.endpoint(Host::Server).recv(now, handle) {
-            let flow = got.first_chunk().map_or(u64::MAX, |octets| u64::from_le_bytes(*octets));
+            let flow = got.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
             let received = self.received.get_mut(flow as usize).expect("a number of a connection");
             *received += got.len() as u64;
         }

@@ -19,7 +19,7 @@ pub struct Hops {
     pub cell: Cell,
     /// Whether relays recode and repair, or forward and leave repair to the ends.
     pub recoding: bool,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub message_size: usize,
 }
 
@@ -28,7 +28,7 @@ pub struct Hops {
 pub struct HopsOutcome {
     /// Time of the session's handshake.
     pub handshake: Option<Duration>,
-    /// Message octets delivered in order, at each [`Hops::SAMPLE`] from then on.
+    /// Message bytes delivered in order, at each [`Hops::SAMPLE`] from then on.
     pub delivered: Vec<u64>,
     /// The source's session at the end.
     pub sender: ConnectionStats,

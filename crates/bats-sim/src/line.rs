@@ -101,7 +101,7 @@ pub struct Line {
     polls: u32,
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
-    /// Called with each datagram that arrives: the link, the direction, the octets.
+    /// Called with each datagram that arrives: the link, the direction, the bytes.
     pub tamper: Option<Tamper>,
     /// Called with each datagram that leaves or arrives.
     pub watch: Option<Watch>,
@@ -415,7 +415,7 @@ impl Line {
         self.links[link][usize::from(way == Way::Back)].set_config(self.now, config);
     }
 
-    /// Octets that wait in the queue before a link.
+    /// Bytes that wait in the queue before a link.
     pub fn queue_bytes(&mut self, link: usize, way: Way) -> usize {
         self.links[link][usize::from(way == Way::Back)].queue_bytes(self.now)
     }
@@ -481,21 +481,21 @@ impl Line {
                                 way,
                                 what: What::Delivered,
                                 ecn: datagram.ecn,
-                                payload: &datagram.octets,
+                                payload: &datagram.bytes,
                             });
                         }
                         if let Some(tamper) = &mut self.tamper {
-                            tamper(index, way, &mut datagram.octets);
+                            tamper(index, way, &mut datagram.bytes);
                         }
                         let received = Received {
                             remote: address(index, side, self.ports[index][side]),
                             local_ip: None,
                             ecn: datagram.ecn,
-                            payload: &mut datagram.octets,
+                            payload: &mut datagram.bytes,
                         };
                         self.nodes[to].handle(self.now, Input::Datagram(received));
                         if self.spare.len() < MAX_SPARE {
-                            self.spare.push(datagram.octets);
+                            self.spare.push(datagram.bytes);
                         }
                         self.drive(to);
                     }
@@ -516,11 +516,11 @@ impl Line {
                     let (link, to) = parse(transmit.remote);
                     let side = 1 - to;
                     for segment in self.buffer[..transmit.len].chunks(transmit.segment_size) {
-                        let mut octets = self.spare.pop().unwrap_or_default();
-                        octets.clear();
-                        octets.extend_from_slice(segment);
+                        let mut bytes = self.spare.pop().unwrap_or_default();
+                        bytes.clear();
+                        bytes.extend_from_slice(segment);
                         let datagram = Datagram {
-                            octets,
+                            bytes,
                             ecn: transmit.ecn,
                             sent: self.now,
                             to: transmit.remote,

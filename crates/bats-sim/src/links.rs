@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
 
-/// Octets that Ethernet, IPv4 and UDP add to a payload.
+/// Bytes that Ethernet, IPv4 and UDP add to a payload.
 pub const FRAME_OVERHEAD: usize = 42;
 
 /// A link of `rate_bps` and a one-way `delay` that loses the share `loss` of the packets,

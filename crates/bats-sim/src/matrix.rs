@@ -74,7 +74,7 @@ pub struct Figures {
     pub network_delay_p99_ms: Option<f64>,
 }
 
-/// Octets of the shortest queue: two full frames, one that is being sent and one that waits.
+/// Bytes of the shortest queue: two full frames, one that is being sent and one that waits.
 const LEAST_QUEUE: usize = 2 * 1_514;
 
 impl Cell {

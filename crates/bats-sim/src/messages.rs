@@ -18,7 +18,7 @@ pub struct Messages {
     pub hops: Vec<LinkConfig>,
     /// Limits and behaviour of both ends.
     pub transport: TransportConfig,
-    /// Octets of a message, at least 8.
+    /// Bytes of a message, at least 8.
     pub size: usize,
     /// Time between two messages.
     pub interval: Duration,
@@ -54,7 +54,7 @@ pub struct MessagesOutcome {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Messages {
-    /// One message of 100 octets on a fresh connection over `link`.
+    /// One message of 100 bytes on a fresh connection over `link`.
     pub fn one(link: &LinkConfig, seed: u64) -> Self {
         Self {
             hops: vec![link.clone()],
@@ -193,7 +193,7 @@ impl Run<'_> {
     }
 
     fn arrive(&mut self, now: Timestamp, message: &Bytes) {
-        let number = message.first_chunk().map_or(u64::MAX, |octets| u64::from_le_bytes(*octets));
+        let number = message.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
         let index = usize::try_from(number).unwrap_or(usize::MAX);
         let fresh = self.arrived.get(index).is_some_and(|arrived| !arrived);
         if !fresh || *message != self.content(number) {

@@ -15,7 +15,7 @@ use crate::transfer::client_config;
 #[derive(Clone, Debug)]
 pub struct Datagram {
     /// Payload.
-    pub octets: Vec<u8>,
+    pub bytes: Vec<u8>,
     /// ECN bits.
     pub ecn: u8,
     /// When it was handed to the link.
@@ -26,12 +26,12 @@ pub struct Datagram {
 
 impl Payload for Datagram {
     fn len(&self) -> usize {
-        self.octets.len()
+        self.bytes.len()
     }
 
     fn corrupt(&mut self, at: usize, flip: u8) {
-        if let Some(octet) = self.octets.get_mut(at) {
-            *octet ^= flip;
+        if let Some(byte) = self.bytes.get_mut(at) {
+            *byte ^= flip;
         }
     }
 
@@ -196,7 +196,7 @@ impl Network {
         }
     }
 
-    /// Octets that wait before each link that carries what `host` sends, in the order of the way.
+    /// Bytes that wait before each link that carries what `host` sends, in the order of the way.
     pub fn queues(&mut self, host: Host) -> Vec<usize> {
         let now = self.now;
         self.links[host.index()].iter_mut().map(|link| link.queue_bytes(now)).collect()
@@ -249,7 +249,7 @@ impl Network {
                         from: host,
                         what: What::Delivered,
                         ecn: datagram.ecn,
-                        payload: &datagram.octets,
+                        payload: &datagram.bytes,
                     });
                     if datagram.to != self.addresses[receiver.index()] {
                         continue;
@@ -258,11 +258,11 @@ impl Network {
                         remote: self.addresses[index],
                         local_ip: None,
                         ecn: datagram.ecn,
-                        payload: &mut datagram.octets,
+                        payload: &mut datagram.bytes,
                     };
                     self.endpoints[receiver.index()].handle(self.now, Input::Datagram(received));
                     if self.spare.len() < MAX_SPARE {
-                        self.spare.push(datagram.octets);
+                        self.spare.push(datagram.bytes);
                     }
                     self.drive(receiver);
                 }
@@ -280,11 +280,11 @@ impl Network {
             match self.endpoints[index].poll(self.now, &mut self.buffer) {
                 Output::Transmit(transmit) => {
                     for segment in self.buffer[..transmit.len].chunks(transmit.segment_size) {
-                        let mut octets = self.spare.pop().unwrap_or_default();
-                        octets.clear();
-                        octets.extend_from_slice(segment);
+                        let mut bytes = self.spare.pop().unwrap_or_default();
+                        bytes.clear();
+                        bytes.extend_from_slice(segment);
                         let datagram = Datagram {
-                            octets,
+                            bytes,
                             ecn: transmit.ecn,
                             sent: self.now,
                             to: transmit.remote,

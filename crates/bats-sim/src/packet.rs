@@ -10,31 +10,31 @@ pub enum Body {
     /// A UDP datagram.
     Datagram {
         /// Payload.
-        octets: Vec<u8>,
+        bytes: Vec<u8>,
         /// ECN bits.
         ecn: u8,
-        /// An octet is not as it was sent: UDP's checksum would find it.
+        /// A byte is not as it was sent: UDP's checksum would find it.
         is_changed: bool,
     },
     /// A full segment of the model of TCP, by its number.
     Segment(u64),
     /// An acknowledgement of the model.
     Ack(Ack),
-    /// A segment or acknowledgement of so many octets that TCP's checksum throws away.
+    /// A segment or acknowledgement of so many bytes that TCP's checksum throws away.
     Spoilt(usize),
 }
 
 impl Body {
     /// A datagram as it is sent.
-    pub fn datagram(octets: Vec<u8>, ecn: u8) -> Self {
-        Self::Datagram { octets, ecn, is_changed: false }
+    pub fn datagram(bytes: Vec<u8>, ecn: u8) -> Self {
+        Self::Datagram { bytes, ecn, is_changed: false }
     }
 }
 
 impl Payload for Body {
     fn len(&self) -> usize {
         match self {
-            Self::Datagram { octets, .. } => octets.len(),
+            Self::Datagram { bytes, .. } => bytes.len(),
             Self::Segment(_) => tcp::SEGMENT_PAYLOAD,
             Self::Ack(_) => tcp::ACK_PAYLOAD,
             Self::Spoilt(len) => *len,
@@ -42,9 +42,9 @@ impl Payload for Body {
     }
 
     fn corrupt(&mut self, at: usize, flip: u8) {
-        if let Self::Datagram { octets, is_changed, .. } = self {
-            if let Some(octet) = octets.get_mut(at) {
-                *octet ^= flip;
+        if let Self::Datagram { bytes, is_changed, .. } = self {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= flip;
                 *is_changed = true;
             }
         } else {
@@ -95,10 +95,10 @@ mod tests {
         let mut datagram = Body::datagram(vec![1, 2, 3], 2);
         datagram.corrupt(1, 0x80);
         datagram.mark();
-        let Body::Datagram { octets, ecn: 3, is_changed: true } = datagram else {
+        let Body::Datagram { bytes, ecn: 3, is_changed: true } = datagram else {
             panic!("{datagram:?}")
         };
-        assert_eq!(octets, [1, 0x82, 3]);
+        assert_eq!(bytes, [1, 0x82, 3]);
         for mut body in [Body::Segment(7), Body::Ack(Ack { next: 7, ranges: [None; 4] })] {
             let len = body.len();
             body.corrupt(0, 1);

@@ -29,7 +29,7 @@ const MAX_MESSAGES: u64 = 32;
 pub struct Resumed {
     /// The hops, alike in both directions.
     pub hops: Vec<LinkConfig>,
-    /// Octets of a message, at least 8.
+    /// Bytes of a message, at least 8.
     pub size: usize,
     /// Messages of the second visit, handed in together with its beginning; at most 32.
     pub count: u64,
@@ -72,18 +72,18 @@ impl Resumed {
             max_connections: 64,
         };
         let config = EndpointConfig { server: Some(server), ..EndpointConfig::default() };
-        Endpoint::new(config, self.octets(1)).expect("a valid configuration")
+        Endpoint::new(config, self.bytes(1)).expect("a valid configuration")
     }
 
-    fn octets(&self, what: u8) -> [u8; 32] {
-        let mut octets = [what; 32];
-        octets[..8].copy_from_slice(&self.seed.to_le_bytes());
-        octets
+    fn bytes(&self, what: u8) -> [u8; 32] {
+        let mut bytes = [what; 32];
+        bytes[..8].copy_from_slice(&self.seed.to_le_bytes());
+        bytes
     }
 
     /// Runs in virtual time. `None` if the first visit left no session: the path is too bad.
     pub fn run(&self) -> Option<ResumedOutcome> {
-        let client = Endpoint::new(EndpointConfig::default(), self.octets(0)).expect("nothing set");
+        let client = Endpoint::new(EndpointConfig::default(), self.bytes(0)).expect("nothing set");
         let back = self.hops.iter().rev().cloned().collect();
         let endpoints = [client, self.server()];
         let mut network = Network::chain(endpoints, [self.hops.clone(), back], self.seed);

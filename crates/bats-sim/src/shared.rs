@@ -54,9 +54,9 @@ pub struct Shared {
 pub struct SharedSample {
     /// Time from the start of the run.
     pub time: Duration,
-    /// Octets of each flow that came through the link, headers and redundancy counted.
+    /// Bytes of each flow that came through the link, headers and redundancy counted.
     pub carried: Vec<u64>,
-    /// Octets of each flow that its receiver has in order.
+    /// Bytes of each flow that its receiver has in order.
     pub received: Vec<u64>,
     /// State of the senders that are the protocol's.
     pub senders: Vec<Option<ConnectionStats>>,
@@ -96,7 +96,7 @@ enum Active {
     Tcp(Box<Tcp>),
 }
 
-/// Octets of a message.
+/// Bytes of a message.
 const MESSAGE: usize = 16 << 10;
 
 struct Run<'a> {
@@ -205,14 +205,10 @@ impl<'a> Run<'a> {
             self.carried[flow] += body.len() as u64;
         }
         match (&mut self.flows[flow], body) {
-            (Some(Active::Brtp(brtp)), Body::Datagram { mut octets, ecn, .. }) => {
+            (Some(Active::Brtp(brtp)), Body::Datagram { mut bytes, ecn, .. }) => {
                 let remote = if direction == 0 { Host::Client } else { Host::Server };
-                let received = Received {
-                    remote: remote.address(),
-                    local_ip: None,
-                    ecn,
-                    payload: &mut octets,
-                };
+                let received =
+                    Received { remote: remote.address(), local_ip: None, ecn, payload: &mut bytes };
                 // What the client sends comes to the server.
                 let host = 1 - direction;
                 brtp.endpoints[host].handle(self.now, Input::Datagram(received));

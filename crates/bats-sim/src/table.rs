@@ -10,7 +10,7 @@ pub(crate) const HEADER: &str = "loss %  delay ms   10 s Mbit/s  5-15 s Mbit/s  
 
 /// What the columns mean.
 pub(crate) const LEGEND: &str = "\
-Goodput counts message octets that became deliverable in order, over the first 10 s from the \
+Goodput counts message bytes that became deliverable in order, over the first 10 s from the \
 established connection and over seconds 5 to 15 (the later half of shorter runs); E is its share \
 of what full frames of UDP payload could carry at that loss. Waste is coded packets that brought \
 nothing, per cent of those received.

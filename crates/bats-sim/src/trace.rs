@@ -5,7 +5,7 @@ use bats_netem::{Fate, Timestamp};
 use crate::network::Host;
 use crate::record::{LinkEvent, What};
 
-/// Octets collected before they are hashed: BLAKE3 is several times faster on long inputs than
+/// Bytes collected before they are hashed: BLAKE3 is several times faster on long inputs than
 /// on one packet at a time.
 const BLOCK: usize = 128 << 10;
 
@@ -18,13 +18,13 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Adds an event: its time, ends, kind, ECN bits, length and octets.
+    /// Adds an event: its time, ends, kind, ECN bits, length and bytes.
     pub fn note(&mut self, event: &LinkEvent<'_>) {
         let from = u8::from(event.from == Host::Server);
         self.add(event.time, [from, 1 - from], event.what, event.ecn, event.payload);
     }
 
-    /// Adds an event on a link that two octets name.
+    /// Adds an event on a link that two bytes name.
     pub(crate) fn add(
         &mut self,
         time: Timestamp,
@@ -81,7 +81,7 @@ mod tests {
             from: Host::Client,
             what: What::Delivered,
             ecn: 0,
-            payload: b"octets",
+            payload: b"bytes",
         };
         let others = [
             LinkEvent { time: Timestamp::from_millis(2), ..event },
@@ -90,8 +90,8 @@ mod tests {
             LinkEvent { what: What::Sent(Fate::Lost), ..event },
             LinkEvent { what: What::Sent(Fate::QueueFull), ..event },
             LinkEvent { ecn: 2, ..event },
-            LinkEvent { payload: b"Octets", ..event },
-            LinkEvent { payload: b"octet", ..event },
+            LinkEvent { payload: b"Bytes", ..event },
+            LinkEvent { payload: b"byte", ..event },
         ];
         let mut hashes: Vec<_> = others.iter().map(|other| hash(&[*other])).collect();
         hashes.extend([hash(&[]), hash(&[event]), hash(&[event, event])]);

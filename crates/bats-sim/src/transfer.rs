@@ -25,9 +25,9 @@ pub struct Transfer {
     pub down: LinkConfig,
     /// Limits and behaviour of both ends.
     pub transport: TransportConfig,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub message_size: usize,
-    /// Octets to send in all; `None` as many as possible until the end.
+    /// Bytes to send in all; `None` as many as possible until the end.
     pub total_bytes: Option<u64>,
     /// Length of the run from the established connection.
     pub duration: Duration,
@@ -44,11 +44,11 @@ pub struct Sample {
     pub time: Duration,
     /// The sender's statistics.
     pub sender: ConnectionStats,
-    /// Octets waiting in the queue of the data's direction.
+    /// Bytes waiting in the queue of the data's direction.
     pub queue_bytes: usize,
     /// Counters of that direction.
     pub link: LinkStats,
-    /// Message octets delivered in order.
+    /// Message bytes delivered in order.
     pub delivered: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct Outcome {
     pub finished: Option<Timestamp>,
     /// Messages delivered, all right and in order.
     pub messages: u64,
-    /// Message octets delivered.
+    /// Message bytes delivered.
     pub bytes: u64,
     /// Samples, one every `Transfer::SAMPLE`.
     pub samples: Vec<Sample>,
@@ -78,17 +78,17 @@ pub struct Outcome {
     pub network_delays: Delays,
 }
 
-/// Message `number` of a run: its number, then octets that follow from it.
+/// Message `number` of a run: its number, then bytes that follow from it.
 pub(crate) fn message(seed: u64, number: u64, size: usize) -> Bytes {
-    let mut octets = vec![0; size.max(8)];
-    octets[..8].copy_from_slice(&number.to_le_bytes());
+    let mut bytes = vec![0; size.max(8)];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
     let mut x = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for chunk in octets[8..].chunks_mut(8) {
+    for chunk in bytes[8..].chunks_mut(8) {
         x = x.wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(17) ^ number;
         let len = chunk.len();
         chunk.copy_from_slice(&x.to_le_bytes()[..len]);
     }
-    octets.into()
+    bytes.into()
 }
 
 /// The endpoints of a run: the stand-in for security, everything else real.
@@ -101,11 +101,11 @@ pub fn endpoints(transport: &TransportConfig, seed: u64) -> [Endpoint; 2] {
         max_connections: 64,
     };
     [None, Some(server)].map(|server| {
-        let mut octets = [u8::from(server.is_some()); 32];
-        octets[..8].copy_from_slice(&seed.to_le_bytes());
+        let mut bytes = [u8::from(server.is_some()); 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let security = Security::DangerousPlain;
         let config = EndpointConfig { security, server, ..EndpointConfig::default() };
-        Endpoint::new(config, octets).expect("the stand-in needs no certificate")
+        Endpoint::new(config, bytes).expect("the stand-in needs no certificate")
     })
 }
 

@@ -1,7 +1,7 @@
 //! Messages compressed one by one with Zstandard (RFC 8878), if both ends want it.
 //!
 //! The two ends agree in the handshake, by a bit of [`TransportConfig::application`]; then every
-//! message of either begins with an octet that tells what follows: see docs/wire-format.md. All of it
+//! message of either begins with a byte that tells what follows: see docs/wire-format.md. All of it
 //! happens on the threads of the application, beside the lock of the endpoint.
 //!
 //! [`TransportConfig::application`]: bats_proto::TransportConfig::application
@@ -27,13 +27,13 @@ const MAX_MESSAGE: usize = 64 << 20;
 
 /// What an end wishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct CompressionOffer {
     level: i32,
-    /// Octets of the longest message accepted.
+    /// Bytes of the longest message accepted.
     max_in: usize,
 }
 
-impl Wish {
+impl CompressionOffer {
     /// The wish for a level, if there is one; and what the handshake is to say of it.
     pub(crate) fn of(level: Option<i32>, transport: &mut TransportConfig) -> Option<Self> {
         transport.application = if level.is_some() { AGREES } else { 0 };
@@ -48,7 +48,7 @@ impl Wish {
             tracing::warn!("the peer does not compress messages: they go as they are");
             return None;
         };
-        // The first octet is part of what the peer's limit counts.
+        // The first byte is part of what the peer's limit counts.
         let max_out = peer.max_message_size.saturating_sub(1);
         Some(Packing { level: self.level, max_out, max_in: self.max_in })
     }
@@ -58,7 +58,7 @@ impl Wish {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packing {
     level: i32,
-    /// Octets of the longest message that may be sent, and of that which may come.
+    /// Bytes of the longest message that may be sent, and of that which may come.
     pub(crate) max_out: usize,
     max_in: usize,
 }
@@ -105,7 +105,7 @@ impl Packing {
             #[cfg(feature = "zstd")]
             Some(&ZSTD) => self.expand(&packed[1..]),
             Some(other) => Err(format!("a message packed in a way {other} that is not known")),
-            None => Err("a message without the octet that tells how it is packed".to_owned()),
+            None => Err("a message without the byte that tells how it is packed".to_owned()),
         }
         .and_then(|message: Bytes| match message.len() {
             len if len > self.max_in => Err(self.too_long(len)),
@@ -118,9 +118,9 @@ impl Packing {
     }
 
     #[cfg(feature = "zstd")]
-    fn expand(&self, octets: &[u8]) -> Result<Bytes, String> {
+    fn expand(&self, bytes: &[u8]) -> Result<Bytes, String> {
         let broken = || "a compressed message is broken".to_owned();
-        let (length, frame) = octets.split_first_chunk::<4>().ok_or_else(broken)?;
+        let (length, frame) = bytes.split_first_chunk::<4>().ok_or_else(broken)?;
         let length = u32::from_be_bytes(*length) as usize;
         // Before memory is asked for.
         if length > self.max_in {
@@ -147,7 +147,7 @@ mod zstd_contexts {
         static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
     }
 
-    /// The octets written, unless there was not room enough.
+    /// The bytes written, unless there was not room enough.
     pub(super) fn compress(level: i32, source: &[u8], room: &mut [u8]) -> Option<usize> {
         let work = |place: &RefCell<Option<(i32, Compressor<'static>)>>| {
             let mut place = place.borrow_mut();
@@ -160,7 +160,7 @@ mod zstd_contexts {
         COMPRESSOR.try_with(work).ok().flatten()
     }
 
-    /// The octets written, unless the frame is broken or gives more than there is room for.
+    /// The bytes written, unless the frame is broken or gives more than there is room for.
     pub(super) fn decompress(frame: &[u8], room: &mut [u8]) -> Option<usize> {
         let mut frame = Some((frame, room));
         let mut work = |decompressor: &mut Decompressor<'static>| {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_comes_back_and_never_grows_by_more_than_an_octet() {
+    fn what_is_packed_comes_back_and_never_grows_by_more_than_an_byte() {
         let text = b"a line that repeats and repeats, ".repeat(3_000);
         for level in [1, 3, 19] {
             let packing = Packing { level, ..PACKING };
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_at_the_limit_is_taken_and_one_octet_more_is_not() {
+    fn a_message_at_the_limit_is_taken_and_one_byte_more_is_not() {
         let packing = Packing { level: 1, max_out: 2_000, max_in: 1_000 };
         for make in [|len| vec![7; len], noise] {
             let longest = make(1_000);
@@ -262,14 +262,14 @@ mod tests {
         // Whatever a peer says is an error or a message within the limit.
         let wild = PACKING.pack(&[&noise(200)[..], &[b'x'; 900], &noise(300)[200..]].concat());
         for (round, noise) in noise(40_000).chunks_exact(4).enumerate() {
-            let mut octets = wild.to_vec();
-            let place = usize::from(u16::from_be_bytes([noise[0], noise[1]])) % octets.len();
+            let mut bytes = wild.to_vec();
+            let place = usize::from(u16::from_be_bytes([noise[0], noise[1]])) % bytes.len();
             match round % 3 {
-                0 => octets[place] = noise[2],
-                1 => octets.truncate(place),
-                _ => octets.splice(place..place, [noise[2], noise[3]]).for_each(drop),
+                0 => bytes[place] = noise[2],
+                1 => bytes.truncate(place),
+                _ => bytes.splice(place..place, [noise[2], noise[3]]).for_each(drop),
             }
-            if let Ok(message) = PACKING.unpack(octets.into()) {
+            if let Ok(message) = PACKING.unpack(bytes.into()) {
                 assert!(message.len() <= PACKING.max_in);
             }
         }
@@ -278,9 +278,9 @@ mod tests {
     #[test]
     fn both_must_want_it() {
         let mut transport = TransportConfig { application: 0xff, ..TransportConfig::default() };
-        assert_eq!(Wish::of(None, &mut transport), None);
+        assert_eq!(CompressionOffer::of(None, &mut transport), None);
         assert_eq!(transport.application, 0);
-        let wish = Wish::of(Some(100), &mut transport).unwrap();
+        let wish = CompressionOffer::of(Some(100), &mut transport).unwrap();
         assert_eq!((wish.level, transport.application), (19, AGREES));
         let peer = |application| Some(PeerLimits { max_message_size: 100, application });
         assert_eq!(wish.agree(None), None);

@@ -158,7 +158,7 @@ impl Connection {
         }
     }
 
-    /// An error as the application is to see it, who knows its own message of `size` octets only.
+    /// An error as the application is to see it, who knows its own message of `size` bytes only.
     fn unpacked(&self, error: SendError, size: usize) -> SendError {
         match error {
             SendError::TooLarge { limit, .. } if self.is_compressed() => {
@@ -424,12 +424,12 @@ impl Connection {
         core.slots.get(&self.inner.handle).is_some_and(|slot| slot.is_reliable)
     }
 
-    /// Octets of the longest message that may be sent now. Of datagrams of QUIC it follows the path.
+    /// Bytes of the longest message that may be sent now. Of datagrams of QUIC it follows the path.
     /// None after the end, and in mode UDP.
     #[must_use]
     pub fn longest_message(&self) -> Option<usize> {
         let longest = self.inner.shared.lock().endpoint.longest_message(self.inner.handle)?;
-        // Compressed messages begin with an octet that counts.
+        // Compressed messages begin with a byte that counts.
         Some(longest.saturating_sub(usize::from(self.is_compressed())))
     }
 

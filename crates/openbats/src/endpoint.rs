@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 #[cfg(feature = "quic")]
 use crate::carrier::Quic;
-use crate::carrier::{Carriers, DATAGRAMS_OF_QUIC, Listener, Tcp, Udp};
+use crate::carrier::{DATAGRAMS_OF_QUIC, Listener, Tcp, Transports, Udp};
 use crate::clock::Clock;
 use crate::connection::Connection;
 use crate::driver::{self, MAX_DSCP, Poller, Socket, SocketOptions, canonical};
@@ -67,7 +67,7 @@ impl Builder {
     }
 
     /// Mode UDP alone: the system may cut its messages into fragments, so that they have up to 65,507
-    /// octets in place of what fits a packet, and a connection to a port where nobody listens ends with
+    /// bytes in place of what fits a packet, and a connection to a port where nobody listens ends with
     /// [`CloseReason::Refused`](crate::CloseReason) (both on Linux). A server that offers this mode has
     /// such a socket anyhow. Connections of other modes, but for TCP, are refused.
     #[must_use]
@@ -76,13 +76,13 @@ impl Builder {
         self
     }
 
-    /// Octets of received data that all connections of BATS's own modes together may hold, 32 GiB by
+    /// Bytes of received data that all connections of BATS's own modes together may hold, 32 GiB by
     /// default: what their receive budgets sum to at most. When little is left, new connections
     /// get less than [`TransportConfig::receive_budget`](crate::TransportConfig), down to 2.75 MiB,
     /// and then none begins.
     #[must_use]
-    pub fn memory_budget(mut self, octets: u64) -> Self {
-        self.memory_budget = Some(octets);
+    pub fn memory_budget(mut self, bytes: u64) -> Self {
+        self.memory_budget = Some(bytes);
         self
     }
 
@@ -167,7 +167,7 @@ impl Builder {
         });
         let tcp = Tcp::new(poller.clone(), listener, (tcp_from, self.socket.clone()))
             .map_err(StartError::Thread)?;
-        let carriers = Carriers::new(
+        let carriers = Transports::new(
             packets,
             tcp,
             udp,

@@ -24,7 +24,7 @@ impl Fingerprint {
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|octet| write!(f, "{octet:02x}"))
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -37,23 +37,23 @@ impl fmt::Debug for Fingerprint {
 impl FromStr for Fingerprint {
     type Err = IdentityError;
 
-    /// 64 hexadecimal digits; colons between octets are allowed.
+    /// 64 hexadecimal digits; colons between bytes are allowed.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || IdentityError::Content {
             path: "fingerprint".into(),
             problem: format!("'{text}' is not 64 hexadecimal digits"),
         };
-        let digits: Vec<u8> = text.bytes().filter(|&octet| octet != b':').collect();
-        let mut octets = [0; 32];
-        if digits.len() != 2 * octets.len() {
+        let digits: Vec<u8> = text.bytes().filter(|&byte| byte != b':').collect();
+        let mut bytes = [0; 32];
+        if digits.len() != 2 * bytes.len() {
             return Err(wrong());
         }
-        for (octet, pair) in octets.iter_mut().zip(digits.chunks(2)) {
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
             let value = |digit: u8| char::from(digit).to_digit(16);
             let (high, low) = value(pair[0]).zip(value(pair[1])).ok_or_else(wrong)?;
-            *octet = (high * 16 + low) as u8;
+            *byte = (high * 16 + low) as u8;
         }
-        Ok(Self(octets))
+        Ok(Self(bytes))
     }
 }
 
@@ -130,8 +130,8 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<Vec<u8>>, IdentityErr
 /// The file cannot be read, or holds something else.
 pub fn read_closed_key(path: impl AsRef<Path>) -> Result<ClosedKey, IdentityError> {
     let path = path.as_ref();
-    let octets = read(path)?;
-    let text = str::from_utf8(&octets).unwrap_or_default();
+    let bytes = read(path)?;
+    let text = str::from_utf8(&bytes).unwrap_or_default();
     text.trim().parse().map_err(|error| content(path, format!("{error}")))
 }
 

@@ -51,7 +51,7 @@
 //! Over TCP the kernel has chosen.
 //!
 //! UDP (11) is for peers that know nothing else. A message is a datagram of at most
-//! [`TransportConfig::max_udp_payload`] octets (20 less over IPv6), in clear, and neither repaired nor
+//! [`TransportConfig::max_udp_payload`] bytes (20 less over IPv6), in clear, and neither repaired nor
 //! controlled. There is no handshake: `connect` succeeds whoever is there, a server's connection begins
 //! with the first datagram of an address, `finish` waits only until all has been sent, `recv` never comes
 //! to an end of its own, and no peer learns of a close: silence ends connections. A server offers this

@@ -10,14 +10,14 @@ use bats_proto::{
 };
 
 use crate::clock::unix_time;
-use crate::compress::Wish;
+use crate::compress::CompressionOffer;
 use crate::error::IdentityError;
 use crate::identity::{Fingerprint, Identity, read_certificates};
 
 /// What the layers below do not know.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Extras {
-    pub(crate) wish: Option<Wish>,
+    pub(crate) wish: Option<CompressionOffer>,
     /// Mode QUIC: messages as datagrams.
     pub(crate) has_datagrams: bool,
 }
@@ -79,7 +79,7 @@ macro_rules! common_options {
             /// Mode QUIC: messages go as datagrams (RFC 9221), each at once and once or not at all,
             /// in any order, and no longer than
             /// [`Connection::longest_message`](crate::Connection::longest_message), about 1,200
-            /// octets. One that waited for longer than its deadline is not sent. Both ends must
+            /// bytes. One that waited for longer than its deadline is not sent. Both ends must
             /// want it: otherwise the connection fails and says so.
             #[must_use]
             pub fn quic_datagrams(mut self, enable: bool) -> Self {
@@ -207,7 +207,7 @@ impl ClientOptions {
         }
         transport.early_data |= self.early_data;
         transport.closed = self.closed_key.or(transport.closed);
-        let wish = Wish::of(self.compression, &mut transport);
+        let wish = CompressionOffer::of(self.compression, &mut transport);
         #[cfg(test)]
         if self.is_lying {
             transport.application = crate::compress::AGREES;
@@ -275,7 +275,7 @@ impl ServerOptions {
         self
     }
 
-    /// Octets that a peer's connection may hold, in whole messages or in parts, before the
+    /// Bytes that a peer's connection may hold, in whole messages or in parts, before the
     /// application has vouched for the peer by [`Connection::trust_peer`]; one that holds more is
     /// closed. For servers whose peers say first who they are: until then many of them cost little.
     /// What comes in at once, a megabyte at most over all connections, may be beyond it for a moment.
@@ -284,8 +284,8 @@ impl ServerOptions {
     ///
     /// [`Connection::trust_peer`]: crate::Connection::trust_peer
     #[must_use]
-    pub fn stranger_budget(mut self, octets: usize) -> Self {
-        self.stranger_budget = Some(octets);
+    pub fn stranger_budget(mut self, bytes: usize) -> Self {
+        self.stranger_budget = Some(bytes);
         self
     }
 
@@ -311,7 +311,7 @@ impl ServerOptions {
         transport.deadline = self.deadline.unwrap_or(transport.deadline);
         transport.early_data |= self.early_data;
         transport.closed = self.closed_key.or(transport.closed);
-        let wish = Wish::of(self.compression, &mut transport);
+        let wish = CompressionOffer::of(self.compression, &mut transport);
         let config = ServerConfig {
             identity: self.identity.0,
             transport: Arc::new(transport),

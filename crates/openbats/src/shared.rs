@@ -10,9 +10,9 @@ use bats_proto::{CloseReason, ConnectionStats, Event, Mode};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::carrier::{Carriers, Handle};
+use crate::carrier::{Handle, Transports};
 use crate::clock::Clock;
-use crate::compress::{Packing, Wish};
+use crate::compress::{CompressionOffer, Packing};
 use crate::driver::{Alarm, Poller};
 
 /// Tasks that wait for one thing.
@@ -40,7 +40,7 @@ pub(crate) struct Slot {
     /// What is sent arrives, or the connection ends.
     pub(crate) is_reliable: bool,
     /// What this end wants of compression, and what came of it once established.
-    pub(crate) wish: Option<Wish>,
+    pub(crate) wish: Option<CompressionOffer>,
     pub(crate) packing: Option<Packing>,
     /// The application holds a [`Connection`](crate::Connection) of it, or will.
     pub(crate) is_held: bool,
@@ -86,13 +86,13 @@ const BROKEN_MESSAGE: u64 = 1;
 /// The state under the lock.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(crate) endpoint: Carriers,
+    pub(crate) endpoint: Transports,
     pub(crate) slots: BTreeMap<Handle, Slot>,
     /// Established by peers, not yet accepted by the application.
     pub(crate) accepted: VecDeque<(Handle, SocketAddr)>,
     /// What the server wants of compression.
-    wish: Option<Wish>,
-    /// Octets that a connection of a peer may hold before the application vouches for it.
+    wish: Option<CompressionOffer>,
+    /// Bytes that a connection of a peer may hold before the application vouches for it.
     stranger_budget: Option<usize>,
     /// Those for which it has not.
     strangers: BTreeSet<Handle>,
@@ -118,8 +118,8 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(
-        endpoint: Carriers,
-        wish: Option<Wish>,
+        endpoint: Transports,
+        wish: Option<CompressionOffer>,
         stranger_budget: Option<usize>,
     ) -> Self {
         Self {
@@ -302,8 +302,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(
-        endpoint: Carriers,
-        (wish, stranger_budget): (Option<Wish>, Option<usize>),
+        endpoint: Transports,
+        (wish, stranger_budget): (Option<CompressionOffer>, Option<usize>),
         poller: Arc<Poller>,
         clock: Clock,
         local_addr: SocketAddr,

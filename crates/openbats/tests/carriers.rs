@@ -47,7 +47,7 @@ fn message(number: usize, len: usize) -> Vec<u8> {
 
 fn next(connection: &Connection) -> Result<Option<Vec<u8>>, RecvError> {
     let message = connection.recv().wait_for(LIMIT).unwrap();
-    message.map(|message| message.map(|octets| octets.to_vec()))
+    message.map(|message| message.map(|bytes| bytes.to_vec()))
 }
 
 /// Why nothing comes any more.
@@ -88,8 +88,8 @@ fn messages_go_both_ways_whole_once_and_in_order() {
                 });
                 scope.spawn(move || {
                     for number in 0..MESSAGES {
-                        let octets = next(to).unwrap().unwrap();
-                        assert!(octets == message(number, length(number)), "message {number}");
+                        let bytes = next(to).unwrap().unwrap();
+                        assert!(bytes == message(number, length(number)), "message {number}");
                     }
                     assert_eq!(next(to).unwrap(), None);
                 });
@@ -445,9 +445,9 @@ fn plain_udp_carries_a_message_in_a_datagram() {
     let plain = server.accept().wait_for(LIMIT).unwrap().unwrap();
     assert_eq!(next(&plain).unwrap().unwrap(), b"plain");
     plain.send("answer").wait_for(LIMIT).unwrap().unwrap();
-    let mut octets = [0; 100];
-    assert_eq!(stranger.recv(&mut octets).unwrap(), 6);
-    assert_eq!(&octets[..6], b"answer");
+    let mut bytes = [0; 100];
+    assert_eq!(stranger.recv(&mut bytes).unwrap(), 6);
+    assert_eq!(&bytes[..6], b"answer");
 
     near.finish().wait_for(LIMIT).unwrap().unwrap();
     assert!(matches!(near.try_send("late"), Err(SendError::Finished)));

@@ -11,8 +11,8 @@ use openbats::{
 const LIMIT: Duration = Duration::from_secs(20);
 const PACKETS: [Mode; 4] = [Mode::Btp, Mode::Brtp, Mode::Brctp, Mode::Transparent];
 
-fn key(octet: u8) -> ClosedKey {
-    ClosedKey::new([octet; ClosedKey::LEN])
+fn key(byte: u8) -> ClosedKey {
+    ClosedKey::new([byte; ClosedKey::LEN])
 }
 
 fn start(options: ServerOptions) -> Result<Endpoint, StartError> {

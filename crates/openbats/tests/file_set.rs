@@ -45,7 +45,7 @@ fn connect(count: usize) -> (Vec<Connection>, Vec<Connection>) {
         .unzip()
 }
 
-/// Transfers over `streams` connections: the sender's reports, the receiver's, octets observed.
+/// Transfers over `streams` connections: the sender's reports, the receiver's, bytes observed.
 fn transfer(
     sender: &Sender,
     receiver: &Receiver,
@@ -54,8 +54,8 @@ fn transfer(
     let (near, far) = connect(streams);
     let observed = AtomicU64::new(0);
     let count = |progress: Progress<'_>| {
-        if let Progress::Octets { octets, .. } = progress {
-            observed.fetch_add(octets, Ordering::Relaxed);
+        if let Progress::Bytes { bytes, .. } = progress {
+            observed.fetch_add(bytes, Ordering::Relaxed);
         }
     };
     std::thread::scope(|scope| {
@@ -148,8 +148,8 @@ fn an_interrupted_file_goes_on_where_it_stopped() {
     std::thread::scope(|scope| {
         let receiving = scope.spawn(|| {
             let observe = |progress: Progress<'_>| {
-                if let Progress::Octets { octets, .. } = progress
-                    && arrived.fetch_add(octets, Ordering::Relaxed) > 13 << 20
+                if let Progress::Bytes { bytes, .. } = progress
+                    && arrived.fetch_add(bytes, Ordering::Relaxed) > 13 << 20
                 {
                     far[0].close(1, "pulled");
                 }
@@ -164,7 +164,7 @@ fn an_interrupted_file_goes_on_where_it_stopped() {
     drop(receiver);
     assert_eq!(scratch.received(), [".large.part"]);
 
-    // One octet of what is there goes bad meanwhile: that part is sent again.
+    // One byte of what is there goes bad meanwhile: that part is sent again.
     let mut left = fs::read(scratch.incoming().join(".large.part")).unwrap();
     left[5] ^= 1;
     fs::write(scratch.incoming().join(".large.part"), &left).unwrap();
@@ -270,8 +270,8 @@ fn senders_that_break_the_rules_leave_nothing_behind() {
     let offer = |flags: u8, size: u64, name: &str| {
         [&[16, 0, 0, 0, 1, flags][..], &size.to_be_bytes(), name.as_bytes()].concat()
     };
-    let data = |part: u32, octets: &[u8]| {
-        [&[17, 0, 0, 0, 1][..], &part.to_be_bytes(), &[0], octets].concat()
+    let data = |part: u32, bytes: &[u8]| {
+        [&[17, 0, 0, 0, 1][..], &part.to_be_bytes(), &[0], bytes].concat()
     };
     let part = |part: u32| [&[18, 0, 0, 0, 1][..], &part.to_be_bytes(), &[7; 32]].concat();
     let finish = |sent: u32| [&[19, 0, 0, 0, 1][..], &sent.to_be_bytes(), &[7; 32]].concat();
@@ -432,20 +432,20 @@ fn who_reads_a_large_file_tells_both_ends_meanwhile() {
     let receiver = Receiver::new(scratch.incoming());
     let size = size as u64;
     let (near_heard, far_heard) = (AtomicU64::new(0), AtomicU64::new(0));
-    let until_more_than = |heard: &AtomicU64, octets: u64| {
+    let until_more_than = |heard: &AtomicU64, bytes: u64| {
         for _ in 0..2_000 {
-            if heard.load(Ordering::Relaxed) > octets {
+            if heard.load(Ordering::Relaxed) > bytes {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("{} octets of {size} were told of", heard.load(Ordering::Relaxed));
+        panic!("{} bytes of {size} were told of", heard.load(Ordering::Relaxed));
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let observe = |progress: Progress<'_>| {
-                if let Progress::Checking { octets, .. } = progress {
-                    far_heard.fetch_add(octets, Ordering::Relaxed);
+                if let Progress::Checking { bytes, .. } = progress {
+                    far_heard.fetch_add(bytes, Ordering::Relaxed);
                     until_more_than(&near_heard, 0);
                 }
             };
@@ -453,9 +453,9 @@ fn who_reads_a_large_file_tells_both_ends_meanwhile() {
         });
         scope.spawn(|| {
             let observe = |progress: Progress<'_>| {
-                if let Progress::Checking { octets, .. } = progress
+                if let Progress::Checking { bytes, .. } = progress
                     // More than the receiver reads: this end does.
-                    && near_heard.fetch_add(octets, Ordering::Relaxed) + octets > size
+                    && near_heard.fetch_add(bytes, Ordering::Relaxed) + bytes > size
                 {
                     until_more_than(&far_heard, size);
                 }

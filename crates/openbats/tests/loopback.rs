@@ -44,7 +44,7 @@ fn pair() -> Pair {
     pair_with("127.0.0.1:0", TransportConfig::default())
 }
 
-/// Octets that differ by place and message.
+/// Bytes that differ by place and message.
 fn content(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|x| (x * 31 + x / 251 + number * 7) as u8).collect()
 }

@@ -39,13 +39,13 @@ impl Relay {
             let (near, far, port) = (near.clone(), far.clone(), port.clone());
             let (loss, is_over) = (loss.clone(), is_over.clone());
             thread::spawn(move || {
-                let (mut octets, mut state) = ([0; 65_536], seed);
+                let (mut bytes, mut state) = ([0; 65_536], seed);
                 while !is_over.load(Ordering::Relaxed) {
-                    let Ok((len, from)) = near.recv_from(&mut octets) else { continue };
+                    let Ok((len, from)) = near.recv_from(&mut bytes) else { continue };
                     port.store(from.port().into(), Ordering::Relaxed);
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     if (state >> 33) % 1_000 >= loss.load(Ordering::Relaxed) {
-                        let _ = far.send(&octets[..len]);
+                        let _ = far.send(&bytes[..len]);
                     }
                 }
             })
@@ -53,11 +53,11 @@ impl Relay {
         let back = {
             let is_over = is_over.clone();
             thread::spawn(move || {
-                let mut octets = [0; 65_536];
+                let mut bytes = [0; 65_536];
                 while !is_over.load(Ordering::Relaxed) {
-                    let Ok(len) = far.recv(&mut octets) else { continue };
+                    let Ok(len) = far.recv(&mut bytes) else { continue };
                     let port = port.load(Ordering::Relaxed) as u16;
-                    let _ = near.send_to(&octets[..len], ("127.0.0.1", port));
+                    let _ = near.send_to(&bytes[..len], ("127.0.0.1", port));
                 }
             })
         };
@@ -105,21 +105,21 @@ fn pair(mode: Mode, transport: TransportConfig) -> Pair {
 
 /// A message that tells its number and that nothing in it was altered.
 fn message(number: u32, len: usize) -> Vec<u8> {
-    let mut octets = number.to_be_bytes().to_vec();
-    octets.extend((4..len.max(4)).map(|place| (place as u32).wrapping_mul(number | 1) as u8));
-    octets
+    let mut bytes = number.to_be_bytes().to_vec();
+    bytes.extend((4..len.max(4)).map(|place| (place as u32).wrapping_mul(number | 1) as u8));
+    bytes
 }
 
-fn number_of(octets: &[u8]) -> u32 {
-    u32::from_be_bytes(octets[..4].try_into().unwrap())
+fn number_of(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[..4].try_into().unwrap())
 }
 
 /// Takes messages until the peer's end: which came, in the order in which they came.
 fn collect(connection: &Connection) -> Vec<u32> {
     let mut numbers = Vec::new();
-    while let Some(octets) = connection.recv().wait_for(LIMIT).unwrap().unwrap() {
-        let number = number_of(&octets);
-        assert!(octets == message(number, length(number)), "message {number} was altered");
+    while let Some(bytes) = connection.recv().wait_for(LIMIT).unwrap().unwrap() {
+        let number = number_of(&bytes);
+        assert!(bytes == message(number, length(number)), "message {number} was altered");
         numbers.push(number);
     }
     numbers
@@ -199,8 +199,8 @@ fn an_object_of_many_blocks_and_an_empty_message_go_by_brctp() {
     let pair = pair(Mode::Brctp, TransportConfig::default());
     pair.relay.drop_of_1000(50);
     let object = message(1, 5 << 20);
-    for octets in [object.clone(), Vec::new(), message(2, 9)] {
-        pair.near.send(octets).wait_for(LIMIT).unwrap().unwrap();
+    for bytes in [object.clone(), Vec::new(), message(2, 9)] {
+        pair.near.send(bytes).wait_for(LIMIT).unwrap().unwrap();
     }
     // Both directions carry.
     pair.far.send(message(3, 70_000)).wait_for(LIMIT).unwrap().unwrap();
@@ -237,9 +237,9 @@ fn a_message_that_waits_longer_than_its_deadline_is_not_sent() {
     pair.near.send(message(4, length)).wait_for(LIMIT).unwrap().unwrap();
     pair.near.finish().wait_for(LIMIT).unwrap().unwrap();
     let mut received = Vec::new();
-    while let Some(octets) = pair.far.recv().wait_for(LIMIT).unwrap().unwrap() {
-        assert!(octets == message(number_of(&octets), length));
-        received.push(number_of(&octets));
+    while let Some(bytes) = pair.far.recv().wait_for(LIMIT).unwrap().unwrap() {
+        assert!(bytes == message(number_of(&bytes), length));
+        received.push(number_of(&bytes));
     }
     assert_eq!(received, [0, 4]);
     assert_eq!(pair.near.stats().messages_expired, 3);

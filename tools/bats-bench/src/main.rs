@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     println!(
-        "kernel {}; symbols of {SYMBOL} octets; MB/s of source data, fastest round",
+        "kernel {}; symbols of {SYMBOL} bytes; MB/s of source data, fastest round",
         bats_code::kernel::Kernel::active().name()
     );
     println!(

@@ -10,7 +10,7 @@ use rand::{RngCore, SeedableRng};
 
 use crate::schemes::Scheme;
 
-/// Octets of a symbol: what a packet of OpenBATS carries on a path of 1500 octets.
+/// Bytes of a symbol: what a packet of OpenBATS carries on a path of 1500 bytes.
 pub const SYMBOL: usize = 1408;
 
 /// For how long one figure is measured, after the first round.
@@ -116,10 +116,10 @@ pub fn measure(scheme: &mut dyn Scheme, block: &Block, loss: usize) -> Figures {
         extra += used - scheme.least(count, lost_count);
         patterns += 1;
     }
-    let octets = block.data.len() as f64 / 1e6;
+    let bytes = block.data.len() as f64 / 1e6;
     Figures {
-        encode: octets / encoding,
-        decode: octets / least,
+        encode: bytes / encoding,
+        decode: bytes / least,
         extra: extra as f64 / patterns as f64,
     }
 }

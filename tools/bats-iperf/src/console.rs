@@ -18,7 +18,7 @@ use crate::sentence;
 /// Samples of streams kept for a document: a day of one stream at 1 s, less of more. A client may ask
 /// for more than memory holds.
 const MAX_SAMPLES: usize = 100_000;
-/// Those kept for the other side alone, which takes no more than some [`MAX_OUTPUT`] octets.
+/// Those kept for the other side alone, which takes no more than some [`MAX_OUTPUT`] bytes.
 const MAX_COPIED_SAMPLES: usize = 8_000;
 
 /// What is written to standard output.

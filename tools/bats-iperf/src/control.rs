@@ -23,11 +23,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const SUMMARY_PATIENCE: Duration = Duration::from_secs(80);
 /// How long the streams of a test may take to come, all together.
 const GATHERING: Duration = Duration::from_secs(120);
-/// Octets of a message at most: the summary of 256 streams, or a piece of the other side's report.
+/// Bytes of a message at most: the summary of 256 streams, or a piece of the other side's report.
 const MAX_MESSAGE: usize = 1 << 20;
-/// Octets of the report in one message. JSON may escape an octet with six.
+/// Bytes of the report in one message. JSON may escape a byte with six.
 const PIECE: usize = 100 << 10;
-/// Octets of the other side's report that are sent and taken.
+/// Bytes of the other side's report that are sent and taken.
 pub(crate) const MAX_OUTPUT: usize = 4 << 20;
 
 /// What the data goes over.
@@ -103,7 +103,7 @@ pub(crate) struct Throughput {
     pub(crate) seconds: f64,
     /// Seconds at the beginning that do not count.
     pub(crate) omit: f64,
-    /// Octets of all streams of a direction together, 0 for no such end.
+    /// Bytes of all streams of a direction together, 0 for no such end.
     pub(crate) bytes: u64,
     /// Messages of all streams of a direction together, 0 for no such end.
     pub(crate) messages: u64,
@@ -111,7 +111,7 @@ pub(crate) struct Throughput {
     pub(crate) interval: f64,
     /// Bits a second of each stream, 0 for no limit.
     pub(crate) bandwidth: u64,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub(crate) length: u32,
     /// Whether receivers send samples of the messages back.
     pub(crate) latency: bool,
@@ -331,7 +331,7 @@ pub(crate) struct Hello {
 }
 
 const HELLO_MAGIC: &[u8; 6] = b"BIPRF2";
-/// Octets of a hello.
+/// Bytes of a hello.
 pub(crate) const HELLO_LENGTH: usize = 16;
 
 impl Hello {
@@ -339,8 +339,8 @@ impl Hello {
         [&HELLO_MAGIC[..], &self.test.to_be_bytes(), &self.stream.to_be_bytes()].concat()
     }
 
-    pub(crate) fn decode(octets: &[u8]) -> Option<Self> {
-        let (test, stream) = octets.strip_prefix(HELLO_MAGIC)?.split_at_checked(8)?;
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (test, stream) = bytes.strip_prefix(HELLO_MAGIC)?.split_at_checked(8)?;
         Some(Self {
             test: u64::from_be_bytes(test.try_into().ok()?),
             stream: u16::from_be_bytes(stream.try_into().ok()?),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_the_other_side_has_so_many_octets() {
+    fn a_report_of_the_other_side_has_so_many_bytes() {
         use openbats::{ClientOptions, Endpoint, Identity, Mode, ServerOptions, Trust};
         let identity = Identity::generate(&["localhost"]).unwrap();
         let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
@@ -423,7 +423,7 @@ mod tests {
         let server = Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).server(server);
         let server = server.start().unwrap();
         let client = Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).start().unwrap();
-        for (octets, is_taken) in [(MAX_OUTPUT, true), (MAX_OUTPUT + 1, false)] {
+        for (bytes, is_taken) in [(MAX_OUTPUT, true), (MAX_OUTPUT + 1, false)] {
             let connecting = client.connect(
                 server.local_addr(),
                 "localhost",
@@ -432,9 +432,9 @@ mod tests {
             let near = connecting.wait_for(PATIENCE).unwrap().unwrap();
             let far = server.accept().wait_for(PATIENCE).unwrap().unwrap();
             std::thread::scope(|scope| {
-                scope.spawn(|| send_output(&far, &"x".repeat(octets)));
+                scope.spawn(|| send_output(&far, &"x".repeat(bytes)));
                 let report = receive_output(&near);
-                assert_eq!(report.is_ok_and(|text| text.len() == octets), is_taken, "{octets}");
+                assert_eq!(report.is_ok_and(|text| text.len() == bytes), is_taken, "{bytes}");
                 near.close(0, "");
             });
         }

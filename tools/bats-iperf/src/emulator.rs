@@ -33,8 +33,8 @@ impl Payload for Datagram {
     }
 
     fn corrupt(&mut self, at: usize, flip: u8) {
-        if let Some(octet) = self.0.get_mut(at) {
-            *octet ^= flip;
+        if let Some(byte) = self.0.get_mut(at) {
+            *byte ^= flip;
         }
     }
 

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 /// The lists of a document that may be cut, and where it is said by how many elements.
 const LISTS: [(&str, &str); 2] = [("intervals", "intervals_left_out"), ("files", "files_left_out")];
-/// Octets that a note of what is left out may take.
+/// Bytes that a note of what is left out may take.
 const NOTE: usize = 100;
 
 /// Lines of a report up to a limit.
@@ -15,7 +15,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Adds a line unless it, or one before it, does not fit into `limit` octets.
+    /// Adds a line unless it, or one before it, does not fit into `limit` bytes.
     pub(crate) fn push(&mut self, line: &str, limit: usize) {
         let fits = self.text.len() + line.len() + NOTE < limit;
         if fits && self.left_out == 0 {
@@ -35,7 +35,7 @@ impl Lines {
     }
 }
 
-/// A document in at most `limit` octets: the last elements of its long lists go.
+/// A document in at most `limit` bytes: the last elements of its long lists go.
 pub(crate) fn document(document: &Value, limit: usize) -> String {
     let whole = document.to_string();
     if whole.len() <= limit {

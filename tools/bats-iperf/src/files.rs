@@ -54,7 +54,7 @@ impl Outgoing {
 pub(crate) struct Transferred {
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// Octets that were not there already.
+    /// Bytes that were not there already.
     pub(crate) sent: u64,
     pub(crate) seconds: f64,
     pub(crate) state: State,
@@ -94,7 +94,7 @@ impl Transferred {
             Outcome::Unchanged { .. } => (State::Unchanged, None),
             Outcome::Failed(why) => (State::Failed, Some(why.clone())),
         };
-        let hex = |hash: &[u8; 32]| hash.iter().map(|octet| format!("{octet:02x}")).collect();
+        let hex = |hash: &[u8; 32]| hash.iter().map(|byte| format!("{byte:02x}")).collect();
         Self {
             name: report.name.clone(),
             bytes: report.size,
@@ -161,7 +161,7 @@ pub(crate) struct Account {
     files: Vec<Transferred>,
     /// Those that were not.
     left_out: u64,
-    /// Of all: how many, skipped ones aside; those of them that are good; their octets, and those
+    /// Of all: how many, skipped ones aside; those of them that are good; their bytes, and those
     /// that were sent.
     counted: u64,
     good: u64,
@@ -284,12 +284,12 @@ impl<'a> View<'a> {
                 };
                 files.insert(id, (Clock::start(), bar));
             }
-            Progress::Octets { id, octets } => {
+            Progress::Bytes { id, bytes } => {
                 if let Some((_, Some(bar))) = files.get(&id) {
-                    bar.inc(octets);
+                    bar.inc(bytes);
                 }
                 drop(files);
-                let moved = self.moved.fetch_add(octets, Ordering::Relaxed).saturating_add(octets);
+                let moved = self.moved.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
                 self.line(moved);
             }
             // Something moves at one of the ends, which is all there is to know.
@@ -458,12 +458,12 @@ pub(crate) fn receive(
     let view = View::new(output, "received", bytes, options, MAX_KEPT);
     let allowance = options.server_bitrate_limit.map(Allowance::new);
     let arrived = || {
-        pipes.iter().filter_map(Pipe::octets_received).fold(0_u64, |sum, x| sum.saturating_add(x))
+        pipes.iter().filter_map(Pipe::bytes_received).fold(0_u64, |sum, x| sum.saturating_add(x))
     };
     on_all(pipes, &view, options.rcv_timeout, |connection| {
         let observe = |event: Progress<'_>| {
             view.on(event);
-            if let (Some(allowance), Progress::Octets { .. }) = (&allowance, event) {
+            if let (Some(allowance), Progress::Bytes { .. }) = (&allowance, event) {
                 allowance.wait(arrived);
             }
         };
@@ -541,7 +541,7 @@ mod tests {
         thread::sleep(pause);
         let before = view.stillness();
         assert!(before >= pause);
-        view.on(Progress::Checking { id: 0, octets: 1 });
+        view.on(Progress::Checking { id: 0, bytes: 1 });
         assert!(view.stillness() < before);
     }
 

@@ -24,39 +24,39 @@ struct State {
     /// Bits that may come now; below nothing where there were too many.
     left: f64,
     at: Duration,
-    /// Octets that have come so far.
-    octets: u64,
+    /// Bytes that have come so far.
+    bytes: u64,
 }
 
 impl Allowance {
     pub(crate) fn new(bits_per_second: u64) -> Self {
         let bits_per_second = bits_per_second as f64;
         let left = bits_per_second * BURST.as_secs_f64();
-        let state = Mutex::new(State { left, at: Duration::ZERO, octets: 0 });
+        let state = Mutex::new(State { left, at: Duration::ZERO, bytes: 0 });
         Self { bits_per_second, clock: Clock::start(), state }
     }
 
-    /// So many octets have come in all by `now`; the bits that are left.
-    fn spend(&self, octets: u64, now: Duration) -> f64 {
+    /// So many bytes have come in all by `now`; the bits that are left.
+    fn spend(&self, bytes: u64, now: Duration) -> f64 {
         let Ok(mut state) = self.state.lock() else { return 0.0 };
         let passed = now.saturating_sub(state.at).as_secs_f64();
         let most = self.bits_per_second * BURST.as_secs_f64();
-        let more = octets.saturating_sub(state.octets) as f64 * 8.0;
+        let more = bytes.saturating_sub(state.bytes) as f64 * 8.0;
         state.left = (state.left + passed * self.bits_per_second).min(most) - more;
         state.at = state.at.max(now);
-        state.octets = state.octets.max(octets);
+        state.bytes = state.bytes.max(bytes);
         state.left
     }
 
-    /// Whether all that has come so far, `octets`, is too much.
-    pub(crate) fn is_exceeded(&self, octets: u64) -> bool {
-        self.spend(octets, self.clock.elapsed()) < 0.0
+    /// Whether all that has come so far, `bytes`, is too much.
+    pub(crate) fn is_exceeded(&self, bytes: u64) -> bool {
+        self.spend(bytes, self.clock.elapsed()) < 0.0
     }
 
     /// Waits until all that has come so far is allowed: who is not read from cannot send on.
-    pub(crate) fn wait(&self, octets: impl Fn() -> u64) {
+    pub(crate) fn wait(&self, bytes: impl Fn() -> u64) {
         loop {
-            let left = self.spend(octets(), self.clock.elapsed());
+            let left = self.spend(bytes(), self.clock.elapsed());
             if left >= 0.0 || signals::requested() {
                 return;
             }
@@ -82,7 +82,7 @@ mod tests {
     fn the_rate_is_kept_on_the_average_and_bursts_are_bounded() {
         let allowance = Allowance::new(8_000);
         let at = Duration::from_secs;
-        // Five seconds' worth at once, and not an octet more.
+        // Five seconds' worth at once, and not a byte more.
         assert_eq!(allowance.spend(5_000, at(0)), 0.0);
         assert!(allowance.spend(5_001, at(0)) < 0.0);
         assert_eq!(allowance.spend(5_001, at(1)), 8_000.0 - 8.0);

@@ -74,10 +74,10 @@ fn file(options: &Options) -> Option<PathBuf> {
 struct ToLog;
 
 impl Write for ToLog {
-    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match LOG.lock().as_deref_mut() {
-            Ok(Some((_, file))) => file.write(octets),
-            _ => Ok(octets.len()),
+            Ok(Some((_, file))) => file.write(bytes),
+            _ => Ok(bytes.len()),
         }
     }
 

@@ -8,9 +8,9 @@ const ECHO_MAGIC: &[u8; 4] = b"BIPE";
 /// Magic, flags, number, the time at which it was to be sent and that at which it was.
 const HEADER: usize = 4 + 1 + 8 + 8 + 8;
 const FILLER: u8 = 0x77;
-/// Least octets of a message.
+/// Least bytes of a message.
 pub(crate) const MIN_LENGTH: u32 = 64;
-/// Most octets of a message.
+/// Most bytes of a message.
 pub(crate) const MAX_LENGTH: u32 = 16 << 20;
 
 const WANTS_ECHO: u8 = 1;
@@ -38,11 +38,11 @@ impl Head {
         out.put_u64(self.sent_ns);
     }
 
-    fn take(magic: &[u8; 4], octets: &[u8]) -> Option<Self> {
-        let (flags, rest) = octets.strip_prefix(magic)?.split_first()?;
+    fn take(magic: &[u8; 4], bytes: &[u8]) -> Option<Self> {
+        let (flags, rest) = bytes.strip_prefix(magic)?.split_first()?;
         let field = |index: usize| {
-            let octets = rest.get(8 * index..8 * index + 8)?;
-            Some(u64::from_be_bytes(octets.try_into().ok()?))
+            let bytes = rest.get(8 * index..8 * index + 8)?;
+            Some(u64::from_be_bytes(bytes.try_into().ok()?))
         };
         Some(Self {
             number: field(0)?,
@@ -53,7 +53,7 @@ impl Head {
         })
     }
 
-    /// A message of `length` octets.
+    /// A message of `length` bytes.
     pub(crate) fn message(self, length: usize) -> Bytes {
         let mut message = BytesMut::with_capacity(length.max(HEADER));
         self.put(MAGIC, &mut message);
@@ -69,9 +69,9 @@ impl Head {
     }
 
     /// The head of a message whose filler is right at both ends.
-    pub(crate) fn of_message(octets: &[u8]) -> Result<Self> {
-        let filler = octets.get(HEADER..).unwrap_or_default();
-        match Self::take(MAGIC, octets) {
+    pub(crate) fn of_message(bytes: &[u8]) -> Result<Self> {
+        let filler = bytes.get(HEADER..).unwrap_or_default();
+        match Self::take(MAGIC, bytes) {
             Some(head) if filler.first() == Some(&FILLER) && filler.last() == Some(&FILLER) => {
                 Ok(head)
             }
@@ -80,9 +80,9 @@ impl Head {
     }
 
     /// The head that came back.
-    pub(crate) fn of_echo(octets: &[u8]) -> Result<Self> {
-        match Self::take(ECHO_MAGIC, octets) {
-            Some(head) if octets.len() == HEADER => Ok(head),
+    pub(crate) fn of_echo(bytes: &[u8]) -> Result<Self> {
+        match Self::take(ECHO_MAGIC, bytes) {
+            Some(head) if bytes.len() == HEADER => Ok(head),
             _ => bail!("an echo arrived corrupt"),
         }
     }

@@ -12,9 +12,9 @@ use crate::latency::Recorder;
 use crate::message::{Head, MIN_LENGTH};
 use crate::meter::Meter;
 
-/// Octets of a message unless asked otherwise.
+/// Bytes of a message unless asked otherwise.
 pub(crate) const DEFAULT_LENGTH: u32 = 64 << 10;
-/// Octets of a message where times are measured.
+/// Bytes of a message where times are measured.
 const LATENCY_LENGTH: u32 = 1_024;
 /// Messages a second of which the times are sampled at most.
 const SAMPLES_PER_SECOND: f64 = 1_000.0;
@@ -24,7 +24,7 @@ const NAP: Duration = Duration::from_millis(200);
 const LAST_ECHO: Duration = Duration::from_secs(5);
 /// How long a test without a time may take.
 pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
-/// Octets between two looks at the backlog.
+/// Bytes between two looks at the backlog.
 const LOOK: usize = 64 << 10;
 
 /// How a stream sends.
@@ -36,7 +36,7 @@ pub(crate) struct Pace {
     pub(crate) omit: Duration,
     /// Bits a second, 0 for no limit.
     pub(crate) bandwidth: u64,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub(crate) length: u32,
     /// Whether messages ask for echoes.
     pub(crate) latency: bool,

@@ -36,7 +36,7 @@ pub(crate) struct Plan {
     pub(crate) sides: Vec<Side>,
     pub(crate) is_client: bool,
     pub(crate) pace: Pace,
-    /// Octets and messages of each direction, 0 for no such end.
+    /// Bytes and messages of each direction, 0 for no such end.
     pub(crate) bytes: u64,
     pub(crate) messages: u64,
     /// Between reports; zero for none.
@@ -113,9 +113,9 @@ fn verdict(
     allowance: Option<&Allowance>,
     meters: &[Meter],
 ) -> Option<String> {
-    let octets = || meters.iter().fold(0_u64, |sum, x| sum.saturating_add(x.read().bytes));
+    let bytes = || meters.iter().fold(0_u64, |sum, x| sum.saturating_add(x.read().bytes));
     if let Some(allowance) = allowance
-        && allowance.is_exceeded(octets())
+        && allowance.is_exceeded(bytes())
     {
         return Some(allowance.words());
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 pub(crate) struct Format {
     /// Powers of a thousand.
     power: usize,
-    /// Rates are in octets.
-    has_octets: bool,
+    /// Rates are in bytes.
+    has_bytes: bool,
 }
 
 /// What `--format` says: once, at the begin of the program.
@@ -24,20 +24,20 @@ pub(crate) fn set_format(format: Format) {
 /// A letter as iperf3 has it.
 pub(crate) fn parse_format(text: &str) -> Result<Format, String> {
     let power = ["k", "m", "g", "t"].iter().position(|letter| text.eq_ignore_ascii_case(letter));
-    let has_octets = text.chars().all(char::is_uppercase);
+    let has_bytes = text.chars().all(char::is_uppercase);
     power
-        .map(|power| Format { power: power + 1, has_octets })
-        .ok_or_else(|| format!("'{text}' is none of k, m, g, t (bits) and K, M, G, T (octets)"))
+        .map(|power| Format { power: power + 1, has_bytes })
+        .ok_or_else(|| format!("'{text}' is none of k, m, g, t (bits) and K, M, G, T (bytes)"))
 }
 
-const OCTETS: [&str; 5] = ["Bytes", "KBytes", "MBytes", "GBytes", "TBytes"];
+const BYTES: [&str; 5] = ["Bytes", "KBytes", "MBytes", "GBytes", "TBytes"];
 const BITS: [&str; 5] = ["bits/sec", "Kbits/sec", "Mbits/sec", "Gbits/sec", "Tbits/sec"];
-const OCTETS_A_SECOND: [&str; 5] =
+const BYTES_A_SECOND: [&str; 5] =
     ["Bytes/sec", "KBytes/sec", "MBytes/sec", "GBytes/sec", "TBytes/sec"];
 
-/// Octets with a decimal unit and two decimals; zero is `0.00 Bytes`.
+/// Bytes with a decimal unit and two decimals; zero is `0.00 Bytes`.
 pub(crate) fn bytes(count: u64) -> String {
-    scaled(count as f64, &OCTETS, FORMAT.get().map(|format| format.power))
+    scaled(count as f64, &BYTES, FORMAT.get().map(|format| format.power))
 }
 
 /// A rate in bits a second with a decimal unit and two decimals.
@@ -47,8 +47,8 @@ pub(crate) fn rate(bits_per_second: f64) -> String {
 
 fn rate_as(bits_per_second: f64, format: Option<Format>) -> String {
     match format {
-        Some(Format { power, has_octets: true }) => {
-            scaled(bits_per_second / 8.0, &OCTETS_A_SECOND, Some(power))
+        Some(Format { power, has_bytes: true }) => {
+            scaled(bits_per_second / 8.0, &BYTES_A_SECOND, Some(power))
         }
         format => scaled(bits_per_second, &BITS, format.map(|format| format.power)),
     }
@@ -88,21 +88,21 @@ pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is no rate: say for example 200 (Mbit/s), 1.5G or 64k"))
 }
 
-/// A number of octets such as `1000000`, `64k`, `10M` or `1.5G`; units are decimal.
+/// A number of bytes such as `1000000`, `64k`, `10M` or `1.5G`; units are decimal.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     with_unit(text, 1.0)
         .filter(|count| (1.0..=1e15).contains(count))
         .map(|count| count.round() as u64)
-        .ok_or_else(|| format!("'{text}' is no number of octets: say for example 64k, 10M or 2G"))
+        .ok_or_else(|| format!("'{text}' is no number of bytes: say for example 64k, 10M or 2G"))
 }
 
-/// The length of a message in octets, with or without a unit.
+/// The length of a message in bytes, with or without a unit.
 pub(crate) fn parse_length(text: &str) -> Result<u32, String> {
     parse_bytes(text)
         .ok()
         .filter(|length| (64..=16 << 20).contains(length))
         .and_then(|length| u32::try_from(length).ok())
-        .ok_or_else(|| format!("'{text}' is no message length from 64 to 16777216 octets"))
+        .ok_or_else(|| format!("'{text}' is no message length from 64 to 16777216 bytes"))
 }
 
 /// A share such as `5%` or `0.05`, below 1.
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(rate("g"), "0.01 Gbits/sec");
         assert_eq!(rate("M"), "1.54 MBytes/sec");
         assert_eq!(rate("T"), "0.00 TBytes/sec");
-        assert_eq!(scaled(5e6, &OCTETS, Some(1)), "5000.00 KBytes");
+        assert_eq!(scaled(5e6, &BYTES, Some(1)), "5000.00 KBytes");
         for wrong in ["", "b", "km", "x"] {
             assert!(parse_format(wrong).is_err(), "{wrong}");
         }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_octets_are_read_or_refused() {
+    fn rates_and_bytes_are_read_or_refused() {
         assert_eq!(parse_rate("200"), Ok(200_000_000));
         assert_eq!(parse_rate("1.5G"), Ok(1_500_000_000));
         assert_eq!(parse_rate("64k"), Ok(64_000));

@@ -208,7 +208,7 @@ fn options_work_in_both_directions_over_a_bad_link() {
     }
     assert!(lab.lost() > 100, "the link was as bad as it should be");
 
-    // Octets that end a test, whatever is lost.
+    // Bytes that end a test, whatever is lost.
     let report = lab.report(&["-m", "1", "-n", "1M", "-r"]);
     assert_eq!(bytes(&report["end"]["sum_received"]), 1_000_000);
     // The kernel's TCP over the same link, from the address asked for.

@@ -191,7 +191,7 @@ pub(crate) struct RttOptions {
     /// Messages
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) count: u64,
-    /// Octets of a message
+    /// Bytes of a message
     #[arg(long)]
     pub(crate) size: usize,
     /// Seconds between them
@@ -231,13 +231,13 @@ pub(crate) struct LinkOptions {
     /// Frames that arrive twice: 1%
     #[arg(long, value_name = "SHARE", value_parser = |text: &str| Both::parse(text, units::share))]
     duplicate: Option<Both<f64>>,
-    /// Frames that arrive with an octet changed: 0.1%
+    /// Frames that arrive with a byte changed: 0.1%
     #[arg(long, value_name = "SHARE", value_parser = |text: &str| Both::parse(text, units::share))]
     corrupt: Option<Both<f64>>,
     /// Let nothing pass
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     black_hole: Option<bool>,
-    /// Queue before the link: 1bdp (rate x round trip), 250k, 4M (octets)
+    /// Queue before the link: 1bdp (rate x round trip), 250k, 4M (bytes)
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| Both::parse(text, Queue::parse))]
     queue: Option<Both<Queue>>,
 }

@@ -83,16 +83,16 @@ fn percent(share: f64) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Queue {
-    /// So many octets.
+    /// So many bytes.
     Bytes(u64),
     /// So many times rate x round-trip time.
     Bdp(f64),
 }
 
 impl Queue {
-    /// Reads `1bdp`, `250k`, `4M` or octets.
+    /// Reads `1bdp`, `250k`, `4M` or bytes.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let error = || format!("`{text}` is no queue: say for example 1bdp, 250k or 4M (octets)");
+        let error = || format!("`{text}` is no queue: say for example 1bdp, 250k or 4M (bytes)");
         let lower = text.to_ascii_lowercase();
         if let Some(times) = lower.strip_suffix("bdp") {
             let times = if times.is_empty() { "1" } else { times };
@@ -125,7 +125,7 @@ pub(crate) struct Direction {
     pub(crate) loss: Loss,
     /// Share of frames that arrive twice.
     pub(crate) duplicate: f64,
-    /// Share of frames that arrive with one octet changed.
+    /// Share of frames that arrive with one byte changed.
     pub(crate) corrupt: f64,
     /// Whether nothing passes at all.
     pub(crate) black_hole: bool,
@@ -164,7 +164,7 @@ impl Link {
         self.forward.delay + self.backward.delay
     }
 
-    /// The octets that the queue of a direction holds.
+    /// The bytes that the queue of a direction holds.
     pub(crate) fn queue_bytes(&self, direction: &Direction) -> u64 {
         match direction.queue {
             Queue::Bytes(bytes) => bytes,
@@ -187,7 +187,7 @@ impl fmt::Display for Direction {
             self.loss
         )?;
         match self.queue {
-            Queue::Bytes(bytes) => write!(f, ", queue {bytes} octets")?,
+            Queue::Bytes(bytes) => write!(f, ", queue {bytes} bytes")?,
             Queue::Bdp(times) => write!(f, ", queue {times} BDP")?,
         }
         if !self.jitter.is_zero() {

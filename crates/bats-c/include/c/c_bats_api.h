@@ -63,11 +63,11 @@ bats_error_t bats_protocol_stop_connection(bats_protocol_handle_t protocol,
                                            bats_connection_handle_t connection);
 
 /* Connections belong to the library; a handle whose connection has ended is an error.
- * One message, copied before this returns. In mode 11 at most 65507 octets; what is longer than the
+ * One message, copied before this returns. In mode 11 at most 65507 bytes; what is longer than the
  * ideal length goes in fragments. */
 bats_error_t bats_connection_send_data(bats_connection_handle_t connection,
                                        const unsigned char* data, int length);
-/* Reliable modes: the file's octets as messages, then send_complete and all_data_acked. */
+/* Reliable modes: the file's bytes as messages, then send_complete and all_data_acked. */
 bats_error_t bats_connection_send_file(bats_connection_handle_t connection, const char* path);
 void bats_connection_set_callback(bats_connection_handle_t connection,
                                   bats_connection_callback_t callback, void* user_data);

@@ -98,10 +98,10 @@ uint16_t openbats_connection_local_port(bats_connection_handle_t connection);
 size_t openbats_connection_error(bats_connection_handle_t connection, char* buffer, size_t size);
 
 /* A sample of a connection's statistics. Set size before the call; the library sets it to the
- * octets that it knew to fill. */
+ * bytes that it knew to fill. */
 typedef struct {
   uint32_t size;
-  uint32_t path_mtu; /* octets of UDP payload; 0 where the kernel knows */
+  uint32_t path_mtu; /* bytes of UDP payload; 0 where the kernel knows */
   uint64_t smoothed_rtt_ns;
   uint64_t min_rtt_ns;
   uint64_t queue_delay_ns; /* forward path, above its least */

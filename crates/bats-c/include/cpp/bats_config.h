@@ -13,8 +13,8 @@
 
 #include "../c/openbats.h"
 
-using octet = unsigned char;
-using octetVec = std::vector<octet>;
+using byte = unsigned char;
+using octetVec = std::vector<byte>;
 using octVecIter = octetVec::iterator;
 using octVecConstIter = octetVec::const_iterator;
 

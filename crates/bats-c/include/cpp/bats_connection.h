@@ -20,7 +20,7 @@ using IBatsConnPtr = std::shared_ptr<IBatsConnection>;
 // data is valid during the call only; return true when it is processed or copied. An exception that
 // leaves a callback ends the program.
 using ConnectionCallback = std::function<bool(const IBatsConnPtr&, const BatsConnEvent&,
-                                              const octet* data, int length, void* context)>;
+                                              const byte* data, int length, void* context)>;
 using ListenCallback =
     std::function<void(const IBatsConnPtr&, const BatsListenEvent&, void* context)>;
 
@@ -34,11 +34,11 @@ class IBatsConnection {
 
   // One message, copied before this returns. False when the connection is closed or not yet
   // established, or the send buffer is full; then BUFFER_FULL and later WRITABLE follow. In mode 11
-  // at most 65507 octets; what is longer than the ideal length goes in fragments.
+  // at most 65507 bytes; what is longer than the ideal length goes in fragments.
   virtual bool SendData(const octetVec& data) = 0;
-  virtual bool SendData(const octet* data, int length) = 0;
+  virtual bool SendData(const byte* data, int length) = 0;
 
-  // Reliable modes: the file's octets as messages, then SEND_COMPLETE and ALL_DATA_ACKED.
+  // Reliable modes: the file's bytes as messages, then SEND_COMPLETE and ALL_DATA_ACKED.
   virtual bool SendFile(const std::string& path) = 0;
 
   virtual bool IsWritable() = 0;
@@ -128,7 +128,7 @@ class Connection final : public IBatsConnection {
            SendData(data.data(), static_cast<int>(data.size()));
   }
 
-  bool SendData(const octet* data, int length) override {
+  bool SendData(const byte* data, int length) override {
     Release();
     return bats_connection_send_data(handle_, data, length) == bats_error_none;
   }
@@ -229,7 +229,7 @@ inline Stats GetStats(const IBatsConnPtr& connection) {
 
 // SendData for a message that is worth something for 1 to 3600000 ms: modes 0, 3 and datagrams of
 // mode 12 neither begin to send it nor repair it after that. Others deliver it, however late.
-inline bool SendWithin(const IBatsConnPtr& connection, const octet* data, int length,
+inline bool SendWithin(const IBatsConnPtr& connection, const byte* data, int length,
                        int milliseconds) {
   detail::Release();
   return openbats_connection_send_within(detail::HandleOf(connection), data, length,

@@ -318,7 +318,7 @@ pub unsafe extern "C" fn openbats_config_set_closed_key_file(
 /// The fingerprint that a server with this configuration shows; its length, 0 on an error.
 ///
 /// # Safety
-/// `buffer` is null or has room for `size` octets.
+/// `buffer` is null or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn openbats_config_fingerprint(
     config: Handle,
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn openbats_config_fingerprint(
 /// The configuration in words; the length of the whole text.
 ///
 /// # Safety
-/// `buffer` is null or has room for `size` octets.
+/// `buffer` is null or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn openbats_config_describe(
     config: Handle,

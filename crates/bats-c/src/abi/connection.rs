@@ -17,10 +17,10 @@ pub(super) fn get(handle: Handle) -> Result<Arc<Session>, Failure> {
     SESSIONS.get(handle).ok_or_else(missing)
 }
 
-/// Sends one message. The octets are copied before this returns.
+/// Sends one message. The bytes are copied before this returns.
 ///
 /// # Safety
-/// `data` points to `length` octets, or `length` is 0.
+/// `data` points to `length` bytes, or `length` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bats_connection_send_data(
     connection: Handle,
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn bats_connection_send_data(
 ) -> c_int {
     guard_code(|| {
         // SAFETY: the caller says so.
-        let message = unsafe { octets(data, length) }?;
+        let message = unsafe { bytes(data, length) }?;
         get(connection)?.send(message, None)
     })
 }
@@ -50,14 +50,14 @@ pub unsafe extern "C" fn openbats_connection_send_within(
     guard_code(|| {
         let deadline = deadline(milliseconds)?;
         // SAFETY: the caller says so.
-        let message = unsafe { octets(data, length) }?;
+        let message = unsafe { bytes(data, length) }?;
         get(connection)?.send(message, Some(deadline))
     })
 }
 
 /// # Safety
-/// `data` points to `length` octets, or `length` is 0. They do not change while the result is used.
-unsafe fn octets<'a>(data: *const u8, length: c_int) -> Result<&'a [u8], Failure> {
+/// `data` points to `length` bytes, or `length` is 0. They do not change while the result is used.
+unsafe fn bytes<'a>(data: *const u8, length: c_int) -> Result<&'a [u8], Failure> {
     let length =
         usize::try_from(length).map_err(|_| Failure::invalid(format!("{length} is no length")))?;
     match (data.is_null(), length) {
@@ -74,7 +74,7 @@ pub extern "C" fn openbats_connection_is_compressed(connection: Handle) -> c_int
     guard(0, || get(connection).is_ok_and(|session| session.is_compressed()).into())
 }
 
-/// Sends a file's octets as messages of at most the ideal length, in order; SEND_COMPLETE and
+/// Sends a file's bytes as messages of at most the ideal length, in order; SEND_COMPLETE and
 /// ALL_DATA_ACKED follow, or SEND_DATA_ERROR.
 ///
 /// # Safety
@@ -177,7 +177,7 @@ pub extern "C" fn openbats_connection_attachment(connection: Handle) -> *mut c_v
 }
 
 /// # Safety
-/// `buffer` is null or has room for `size` octets.
+/// `buffer` is null or has room for `size` bytes.
 unsafe fn address(
     connection: Handle,
     which: fn(Addresses) -> Option<SocketAddr>,
@@ -202,7 +202,7 @@ fn port(connection: Handle, which: fn(Addresses) -> Option<SocketAddr>) -> u16 {
 /// The peer's address as text; its length.
 ///
 /// # Safety
-/// `buffer` is null or has room for `size` octets.
+/// `buffer` is null or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn openbats_connection_remote_address(
     connection: Handle,
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn openbats_connection_remote_address(
 /// This side's address as text; its length.
 ///
 /// # Safety
-/// `buffer` is null or has room for `size` octets.
+/// `buffer` is null or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn openbats_connection_local_address(
     connection: Handle,
@@ -242,7 +242,7 @@ pub extern "C" fn openbats_connection_local_port(connection: Handle) -> u16 {
 /// Why the connection failed or ended, as text; its length, 0 while there is nothing to say.
 ///
 /// # Safety
-/// `buffer` is null or has room for `size` octets.
+/// `buffer` is null or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn openbats_connection_error(
     connection: Handle,
@@ -257,10 +257,10 @@ pub unsafe extern "C" fn openbats_connection_error(
 }
 
 /// A sample of the statistics, the last one after the end. The caller sets `stats->size` to the
-/// size of its struct; it is set to the octets that were filled.
+/// size of its struct; it is set to the bytes that were filled.
 ///
 /// # Safety
-/// `stats` is null or points to `stats->size` octets.
+/// `stats` is null or points to `stats->size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn openbats_connection_stats(
     connection: Handle,
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn openbats_connection_stats(
         let mut sample = get(connection)?.stats();
         let filled = room.min(size_of::<openbats_stats_t>());
         sample.size = filled as u32;
-        // SAFETY: the caller has room for `size` octets, and the sample has at least `filled`.
+        // SAFETY: the caller has room for `size` bytes, and the sample has at least `filled`.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 (&raw const sample).cast::<u8>(),

@@ -66,23 +66,23 @@ fn deadline(milliseconds: c_int) -> Result<Duration, Failure> {
     }
 }
 
-/// Copies a text with its zero to a buffer, cut if need be; the octets of the whole text.
+/// Copies a text with its zero to a buffer, cut if need be; the bytes of the whole text.
 ///
 /// # Safety
-/// `buffer` is null or has room for `size` octets.
+/// `buffer` is null or has room for `size` bytes.
 unsafe fn copy_out(text: &str, buffer: *mut c_char, size: usize) -> usize {
     let text = last_error::c_string(text);
-    let octets = text.to_bytes();
+    let bytes = text.to_bytes();
     if !buffer.is_null() && size > 0 {
-        let fits = octets.len().min(size - 1);
-        // SAFETY: the caller says that the buffer has `size` octets, and `fits < size`; the text
+        let fits = bytes.len().min(size - 1);
+        // SAFETY: the caller says that the buffer has `size` bytes, and `fits < size`; the text
         // is ours, so the two do not overlap.
         unsafe {
-            std::ptr::copy_nonoverlapping(octets.as_ptr().cast(), buffer, fits);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), buffer, fits);
             buffer.add(fits).write(0);
         }
     }
-    octets.len()
+    bytes.len()
 }
 
 /// Why the last call of this thread failed; inside a FAILED, TIMEOUT, ERROR or SEND_DATA_ERROR
@@ -133,9 +133,9 @@ mod tests {
     #[test]
     fn a_text_is_cut_to_its_buffer() {
         let mut buffer = [1; 4];
-        // SAFETY: the buffer has four octets.
+        // SAFETY: the buffer has four bytes.
         let len = unsafe { copy_out("abcdef", buffer.as_mut_ptr(), 4) };
-        assert_eq!((len, buffer.map(|octet| octet as u8)), (6, *b"abc\0"));
+        assert_eq!((len, buffer.map(|byte| byte as u8)), (6, *b"abc\0"));
         // SAFETY: nothing is written to a null pointer.
         assert_eq!(unsafe { copy_out("abc", std::ptr::null_mut(), 4) }, 3);
     }

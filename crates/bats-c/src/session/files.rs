@@ -1,4 +1,4 @@
-//! `SendFile`: a file's octets as ordinary messages.
+//! `SendFile`: a file's bytes as ordinary messages.
 
 use std::fs::File;
 use std::io::Read;
@@ -56,7 +56,7 @@ impl Session {
             details.file_results.push_back(result);
             drop(details);
             if is_sent {
-                // Also a file without octets is to be told of as acknowledged.
+                // Also a file without bytes is to be told of as acknowledged.
                 self.dirty.store(true, Ordering::SeqCst);
             }
             self.wake.notify_one();

@@ -1,4 +1,4 @@
-//! Blocks over a lossy line, coefficients only: the payload is a zero octet.
+//! Blocks over a lossy line, coefficients only: the payload is a zero byte.
 
 use bats_code::rfc::{
     BatchCache, Decoder, DegreeDistribution, Field, InnerCode, Limits, OuterCode, Progress,
@@ -57,7 +57,7 @@ fn table_32(_: u32) -> DegreeDistribution {
 }
 
 fn recommended(k: u32, batch_size: usize, precode: bool) -> DegreeDistribution {
-    let inner = InnerCode::new(batch_size, Field::Octet).expect("in the table");
+    let inner = InnerCode::new(batch_size, Field::Byte).expect("in the table");
     DegreeDistribution::recommended(inner, k, precode)
 }
 
@@ -200,7 +200,7 @@ pub(crate) struct Run {
 }
 
 fn code(case: &Case) -> OuterCode {
-    let inner = InnerCode::new(case.batch_size, Field::Octet).expect("in the table");
+    let inner = InnerCode::new(case.batch_size, Field::Byte).expect("in the table");
     let code = OuterCode::new(case.source_packets, inner, (case.degrees)(case.source_packets));
     let code = code.expect("K is valid");
     if case.precode { code.with_precode() } else { code }
@@ -211,9 +211,9 @@ fn first_batch(number: u32) -> u32 {
     number.wrapping_mul(1_000_003)
 }
 
-/// Packets of a batch as they arrive: coefficient vectors with a zero octet of payload.
+/// Packets of a batch as they arrive: coefficient vectors with a zero byte of payload.
 fn arriving(case: &Case, batch_id: u32, dice: &mut Dice) -> Vec<Vec<u8>> {
-    let inner = InnerCode::new(case.batch_size, Field::Octet).expect("in the table");
+    let inner = InnerCode::new(case.batch_size, Field::Byte).expect("in the table");
     let m = case.batch_size;
     let unit = |column: usize| (0..=m).map(|x| u8::from(x == column)).collect::<Vec<u8>>();
     let mut packets: Vec<Vec<u8>> =

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if transfer.copy != file {
         return Err("what arrived is not the file".into());
     }
-    println!("{} octets in {} symbols arrived and are right", file.len(), transfer.symbols);
+    println!("{} bytes in {} symbols arrived and are right", file.len(), transfer.symbols);
     for (hop, sent) in (1..).zip(&transfer.sent) {
         println!("hop {hop}: {sent} packets sent, {:.0} % lost", LOSS * 100.0);
     }

@@ -2,7 +2,7 @@
 //! nothing is sent back but "decoded". Compares what arrives with the file, and writes it:
 //! `cargo run --release -p bats-code --example three_relays [-- FILE [COPY]]`.
 //!
-//! Without FILE five million pseudo-random octets are sent.
+//! Without FILE five million pseudo-random bytes are sent.
 
 mod transfer;
 
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::write(&path, &transfer.copy)?;
         println!("written to {path}");
     }
-    println!("{} octets arrived as they were sent", transfer.copy.len());
+    println!("{} bytes arrived as they were sent", transfer.copy.len());
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use bats_code::rfc::{
     PacketHeader, Progress, Recoder, TinyMt32, source_packets,
 };
 
-/// T: octets of data in a packet.
+/// T: bytes of data in a packet.
 const PACKET_SIZE: usize = 1400;
 /// Source packets of a block at most: larger files take several.
 const MAX_BLOCK: usize = 4000;
@@ -33,7 +33,7 @@ impl Link {
 
 /// Sends a block; returns it as it arrived and the packets that the decoder received.
 fn send(data: &[u8], links: &mut [Link]) -> Result<(Vec<u8>, usize), Box<dyn Error>> {
-    let inner = InnerCode::new(32, Field::Octet)?;
+    let inner = InnerCode::new(32, Field::Byte)?;
     let m = inner.batch_size();
     let k = source_packets(data.len() as u64, PACKET_SIZE)?;
     // Large blocks take the precode, which both ends know by the rule written here.
@@ -78,7 +78,7 @@ fn send(data: &[u8], links: &mut [Link]) -> Result<(Vec<u8>, usize), Box<dyn Err
         for packet in &packets {
             received += 1;
             // What the RFC's example puts in front of a packet.
-            let header = PacketHeader::parse(PacketHeader::new(k, inner, batch_id)?.to_octets())?;
+            let header = PacketHeader::parse(PacketHeader::new(k, inner, batch_id)?.to_bytes())?;
             decoder.push(header.batch_id(), packet)?;
         }
         if decoder.decode()? == Progress::Complete {

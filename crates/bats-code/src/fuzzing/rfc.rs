@@ -1,4 +1,4 @@
-//! Drives the code of RFC 9426 from octets: the decoder beside a naive Gaussian elimination,
+//! Drives the code of RFC 9426 from bytes: the decoder beside a naive Gaussian elimination,
 //! chains of recoders, garbage, and the parsers of parameters.
 
 use alloc::collections::BTreeMap;
@@ -68,7 +68,7 @@ impl NaiveBlock {
     }
 }
 
-/// The octets of a script, zeros behind its end.
+/// The bytes of a script, zeros behind its end.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -83,13 +83,13 @@ impl Script<'_> {
     }
 }
 
-/// A small code from the first octets of a script.
+/// A small code from the first bytes of a script.
 fn code(script: &mut Script<'_>) -> (OuterCode, usize) {
     let shape = script.next();
     let inner = InnerCode::from_mq((shape & 7) as u8).expect("three bits");
     let k = 1 + script.next() as u32 % 70;
     let packet_size = 1 + script.next() % 80;
-    let degree = |octet: usize| 1 + octet as u32 % (k + 3);
+    let degree = |byte: usize| 1 + byte as u32 % (k + 3);
     let degrees = match shape >> 3 & 3 {
         0 => DegreeDistribution::dense(k),
         1 => DegreeDistribution::recommended(inner, k, true),
@@ -131,7 +131,7 @@ pub struct BlockReport {
 }
 
 /// Sends packets of a block, fresh and recoded, as a script says, and compares the decoder after
-/// each with naive elimination: complete if and only if the rank is full, with the same octets.
+/// each with naive elimination: complete if and only if the rank is full, with the same bytes.
 ///
 /// # Panics
 /// The decoders disagree.
@@ -303,14 +303,14 @@ impl Hop {
     }
 }
 
-/// The vector of a packet, one octet for each coefficient.
+/// The vector of a packet, one byte for each coefficient.
 fn expanded(inner: InnerCode, packet: &[u8]) -> Vec<u8> {
     let order = inner.field().order();
     let bit = |column: usize| packet[column / 8] >> (7 - column % 8) & 1;
     (0..inner.batch_size()).map(|c| if order == 2 { bit(c) } else { packet[c] }).collect()
 }
 
-/// The vector in octets, and the data.
+/// The vector in bytes, and the data.
 fn packet_line(inner: InnerCode, packet: &[u8]) -> Vec<u8> {
     let mut line = expanded(inner, packet);
     line.extend_from_slice(&packet[inner.vector_len()..]);
@@ -445,8 +445,8 @@ pub fn garbage_block_run(kernel: Kernel, data: &[u8]) -> Option<bool> {
         let (kind, batch, fill) = (script.next(), script.next() as u32, script.next());
         // Far batch IDs as well as near ones.
         let batch = if kind & 1 == 0 { batch % 8 } else { batch.wrapping_mul(0x0101_0101) };
-        for (x, octet) in packet.iter_mut().enumerate() {
-            *octet = (fill + x * (kind >> 4)).wrapping_mul(1 + (x >> 2) * fill) as u8;
+        for (x, byte) in packet.iter_mut().enumerate() {
+            *byte = (fill + x * (kind >> 4)).wrapping_mul(1 + (x >> 2) * fill) as u8;
         }
         if kind & 14 == 2 {
             let short = &packet[..batch as usize % packet.len()];
@@ -459,7 +459,7 @@ pub fn garbage_block_run(kernel: Kernel, data: &[u8]) -> Option<bool> {
         let stats = decoder.stats();
         assert!(stats.batches <= limits.max_batches && stats.packets <= limits.max_packets);
         assert!(stats.inactive <= limits.max_inactive);
-        assert!(decoder.bytes() <= limits.max_bytes, "{} octets", decoder.bytes());
+        assert!(decoder.bytes() <= limits.max_bytes, "{} bytes", decoder.bytes());
         if complete {
             let mut copy = [0; 70 * 80];
             match decoder.copy_block(&mut copy) {
@@ -471,24 +471,24 @@ pub fn garbage_block_run(kernel: Kernel, data: &[u8]) -> Option<bool> {
     Some(complete)
 }
 
-/// Parses octets as parameters: what parses is written to the same octets, and its code can make a
+/// Parses bytes as parameters: what parses is written to the same bytes, and its code can make a
 /// batch.
 ///
 /// # Panics
 /// It is not, or cannot.
 pub fn parameters_run(data: &[u8]) -> bool {
-    if let Some(octets) = data.first_chunk::<4>()
-        && let Ok(header) = PacketHeader::parse(*octets)
+    if let Some(bytes) = data.first_chunk::<4>()
+        && let Ok(header) = PacketHeader::parse(*bytes)
     {
-        assert_eq!(header.to_octets(), *octets);
+        assert_eq!(header.to_bytes(), *bytes);
         let again =
             PacketHeader::new(header.source_packets(), header.inner_code(), header.batch_id());
         assert_eq!(again, Ok(header));
     }
     let Ok(parameters) = SessionParameters::parse(data) else { return false };
-    let mut octets = Vec::new();
-    parameters.write(&mut octets);
-    let again = SessionParameters::parse(&octets);
+    let mut bytes = Vec::new();
+    parameters.write(&mut bytes);
+    let again = SessionParameters::parse(&bytes);
     assert_eq!(again.as_ref(), Ok(&parameters));
     let code = parameters.code();
     let batch_id = data.len() as u32 * 0x0100_0101;

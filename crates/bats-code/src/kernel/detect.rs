@@ -1,6 +1,6 @@
 //! Which kernels there are, and which of them this processor can run.
 
-/// A way to compute products. All give the same octets.
+/// A way to compute products. All give the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Scalar,

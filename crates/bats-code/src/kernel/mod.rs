@@ -1,7 +1,7 @@
 //! Matrix products over GF(256) and GF(2): the one primitive that all coding is made of, in the
 //! fastest form that the processor has.
 //!
-//! All kernels give the same octets. [`Kernel::active`] is chosen once per process; the environment
+//! All kernels give the same bytes. [`Kernel::active`] is chosen once per process; the environment
 //! variable `OPENBATS_KERNEL` forces another choice, for measurements and for tests. Without the
 //! feature `std` the processor is not asked and no variable read: the best kernel among those that
 //! the program is compiled for counts.
@@ -115,7 +115,7 @@ impl Kernel {
         self.0.is_fast()
     }
 
-    /// `outputs[i] = sum over j of matrix[i * n + j] * rows[j]` on the first `len` octets, or the
+    /// `outputs[i] = sum over j of matrix[i * n + j] * rows[j]` on the first `len` bytes, or the
     /// same added to the outputs. Rows need not be contiguous; they should be 64-byte aligned.
     ///
     /// # Panics
@@ -165,7 +165,7 @@ impl Kernel {
     }
 
     /// The same over GF(2): `outputs[i]` is the sum (exclusive or) of the rows `j` for which
-    /// `matrix[i * n + j]` is odd, on the first `len` octets, or that added to the outputs.
+    /// `matrix[i * n + j]` is odd, on the first `len` bytes, or that added to the outputs.
     ///
     /// # Panics
     /// As [`Kernel::product`].

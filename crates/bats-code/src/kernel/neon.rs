@@ -1,4 +1,4 @@
-//! Kernels of AArch64: `tbl` looks up 16 octets at once in a table of 16, as `pshufb` does on x86.
+//! Kernels of AArch64: `tbl` looks up 16 bytes at once in a table of 16, as `pshufb` does on x86.
 #![allow(unsafe_code, reason = "vector instructions on raw pointers; each block says why")]
 #![allow(clippy::needless_range_loop, reason = "one index into three arrays of registers")]
 
@@ -8,7 +8,7 @@ use super::Mode;
 use crate::gf256::NIBBLES;
 
 /// # Safety
-/// The processor has NEON; every row and output has `len` octets, a multiple of 64.
+/// The processor has NEON; every row and output has `len` bytes, a multiple of 64.
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn product(
     matrix: &[u8],
@@ -51,7 +51,7 @@ unsafe fn pass<const M: usize>(
     let nibble = vdupq_n_u8(0x0f);
     for offset in (0..len).step_by(32) {
         // SAFETY: offsets step by 32 below `len`, a multiple of 64; a table has two halves of 16
-        // octets.
+        // bytes.
         unsafe {
             let mut low = [vdupq_n_u8(0); M];
             let mut high = [vdupq_n_u8(0); M];
@@ -87,7 +87,7 @@ unsafe fn pass<const M: usize>(
 /// `output = sum of rows`, or the same added to it.
 ///
 /// # Safety
-/// The processor has NEON; every row and the output have `len` octets, a multiple of 64.
+/// The processor has NEON; every row and the output have `len` bytes, a multiple of 64.
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn sum(rows: &[&[u8]], output: &mut [u8], len: usize, add: bool) {
     let target = output.as_mut_ptr();

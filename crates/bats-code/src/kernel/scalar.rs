@@ -9,11 +9,11 @@ use alloc::vec::Vec;
 
 use super::Mode;
 
-/// Octets of an output computed at a time: the same strip of many rows stays in the first cache.
+/// Bytes of an output computed at a time: the same strip of many rows stays in the first cache.
 const STRIP: usize = 256;
 const WORDS: usize = STRIP / 8;
 
-/// Multiplies each octet of a word by 2 in GF(256) with polynomial 0x11D.
+/// Multiplies each byte of a word by 2 in GF(256) with polynomial 0x11D.
 #[inline]
 fn double(word: u64) -> u64 {
     let carries = word >> 7 & 0x0101_0101_0101_0101;
@@ -22,15 +22,15 @@ fn double(word: u64) -> u64 {
 
 #[inline]
 fn add(sum: &mut [u64; WORDS], strip: &[u8]) {
-    for (word, octets) in sum.iter_mut().zip(strip.as_chunks::<8>().0) {
-        *word ^= u64::from_ne_bytes(*octets);
+    for (word, bytes) in sum.iter_mut().zip(strip.as_chunks::<8>().0) {
+        *word ^= u64::from_ne_bytes(*bytes);
     }
 }
 
 #[inline]
 fn store(sum: &[u64; WORDS], strip: &mut [u8]) {
-    for (octets, word) in strip.as_chunks_mut::<8>().0.iter_mut().zip(sum) {
-        *octets = word.to_ne_bytes();
+    for (bytes, word) in strip.as_chunks_mut::<8>().0.iter_mut().zip(sum) {
+        *bytes = word.to_ne_bytes();
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) fn product(
     }
 }
 
-/// `output = sum of rows`, or the same added to it, on `len` octets.
+/// `output = sum of rows`, or the same added to it, on `len` bytes.
 pub(super) fn sum(rows: &[&[u8]], output: &mut [u8], len: usize, accumulate: bool) {
     for (index, strip) in output[..len].chunks_mut(STRIP).enumerate() {
         let from = index * STRIP;

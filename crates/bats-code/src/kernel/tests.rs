@@ -14,8 +14,8 @@ fn reference(matrix: &[u8], rows: &[&[u8]], output: usize, position: usize) -> u
         .fold(0, |sum, (&f, row)| sum ^ row.get(position).map_or(0, |&x| gf256::mul(f, x)))
 }
 
-/// A fixed pseudo-random octet: tests need variety, not quality.
-fn octet(a: usize, b: usize) -> u8 {
+/// A fixed pseudo-random byte: tests need variety, not quality.
+fn byte(a: usize, b: usize) -> u8 {
     ((a * 0x9e37_79b1 + b * 0x85eb_ca77 + (a * b) % 251) >> 7) as u8
 }
 
@@ -43,7 +43,7 @@ fn every_kernel_multiplies_every_pair() {
 #[test]
 fn every_factor_in_every_place_of_a_block() {
     let rows: Vec<Vec<u8>> =
-        (0..3).map(|j| (0..192).map(|position| octet(j, position)).collect()).collect();
+        (0..3).map(|j| (0..192).map(|position| byte(j, position)).collect()).collect();
     let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
     for count in (1..=9).step_by(if cfg!(miri) { 4 } else { 1 }) {
         for step in (0..=255u8).step_by(STEP) {
@@ -67,9 +67,9 @@ fn every_factor_in_every_place_of_a_block() {
 fn more_rows_than_one_block() {
     let count = if cfg!(miri) { 5 } else { 150 };
     let rows: Vec<Vec<u8>> =
-        (0..count).map(|j| (0..192).map(|position| octet(j, position)).collect()).collect();
+        (0..count).map(|j| (0..192).map(|position| byte(j, position)).collect()).collect();
     let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
-    let matrix: Vec<u8> = (0..9 * count).map(|i| octet(i, 77)).collect();
+    let matrix: Vec<u8> = (0..9 * count).map(|i| byte(i, 77)).collect();
     for kernel in Kernel::available() {
         let mut outputs = vec![vec![1u8; 192]; 9];
         let mut slices: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
@@ -87,10 +87,10 @@ fn more_rows_than_one_block() {
 fn one_output_of_any_length() {
     let longest = if cfg!(miri) { 2 } else { 27 };
     let rows: Vec<Vec<u8>> =
-        (0..5).map(|j| (0..longest * 64).map(|position| octet(j, position)).collect()).collect();
+        (0..5).map(|j| (0..longest * 64).map(|position| byte(j, position)).collect()).collect();
     let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
     for count in [0, 1, 2, 5] {
-        let matrix: Vec<u8> = (0..count).map(|i| octet(i, 5)).collect();
+        let matrix: Vec<u8> = (0..count).map(|i| byte(i, 5)).collect();
         let expected: Vec<u8> =
             (0..longest * 64).map(|x| reference(&matrix, &rows[..count], 0, x)).collect();
         for (kernel, len) in
@@ -129,11 +129,11 @@ proptest! {
         let len = len * 64;
         // Rows begin anywhere: alignment is for speed only.
         let storage: Vec<Vec<u8>> = blocks.iter().enumerate()
-            .map(|(j, &b)| (0..b * 64 + offset).map(|p| octet(j + salt as usize, p)).collect())
+            .map(|(j, &b)| (0..b * 64 + offset).map(|p| byte(j + salt as usize, p)).collect())
             .collect();
         let rows: Vec<&[u8]> = storage.iter().map(|row| &row[offset..]).collect();
         let matrix: Vec<u8> =
-            (0..outputs * rows.len()).map(|i| octet(i, salt as usize)).collect();
+            (0..outputs * rows.len()).map(|i| byte(i, salt as usize)).collect();
         for kernel in Kernel::available() {
             let mut results = vec![vec![0x5au8; len]; outputs];
             let mut slices: Vec<&mut [u8]> = results.iter_mut().map(Vec::as_mut_slice).collect();
@@ -159,11 +159,11 @@ proptest! {
     ) {
         let len = blocks * 64;
         let salt = salt as usize;
-        let storage: Vec<u8> = (0..700 + len).map(|x| octet(x, salt)).collect();
+        let storage: Vec<u8> = (0..700 + len).map(|x| byte(x, salt)).collect();
         let rows: Vec<&[u8]> = starts.iter().map(|&start| &storage[start..start + len]).collect();
         let mode = if accumulate { Mode::Accumulate } else { Mode::Overwrite };
         let matrix: Vec<u8> =
-            (0..places.len() * rows.len()).map(|i| octet(salt, i)).collect();
+            (0..places.len() * rows.len()).map(|i| byte(salt, i)).collect();
         // Over GF(2) an odd entry counts as 1.
         let factors: Vec<u8> =
             matrix.iter().map(|&factor| if binary { factor & 1 } else { factor }).collect();

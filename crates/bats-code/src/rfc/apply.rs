@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Mode};
 use crate::rows::ALIGNMENT;
 
 /// `outputs[i] = sum over j of matrix[i * n + j] * rows[j]`, where rows are zero-padded beyond the
-/// outputs' common length. Over GF(2) the matrix has octets 0 and 1.
+/// outputs' common length. Over GF(2) the matrix has bytes 0 and 1.
 pub(super) fn product(
     kernel: Kernel,
     field: Field,
@@ -43,7 +43,7 @@ fn padded_product(
     len: usize,
 ) {
     match field {
-        Field::Octet => kernel.product(matrix, rows, outputs, len, Mode::Overwrite),
+        Field::Byte => kernel.product(matrix, rows, outputs, len, Mode::Overwrite),
         Field::Binary => kernel.product_gf2(matrix, rows, outputs, len, Mode::Overwrite),
     }
 }
@@ -59,12 +59,12 @@ mod tests {
     fn any_length_gives_the_naive_sums() {
         for (field, len) in [0, 1, 63, 64, 65, 200]
             .into_iter()
-            .flat_map(|len| [(Field::Binary, len), (Field::Octet, len)])
+            .flat_map(|len| [(Field::Binary, len), (Field::Byte, len)])
         {
             let mut rows = Matrix::zeroed(7, len);
             for (i, row) in (0..7).map(|i| (i, i * 31 + 5)) {
-                rows.row_mut(i)[..len].iter_mut().enumerate().for_each(|(x, octet)| {
-                    *octet = (row * (x + 3) + x) as u8;
+                rows.row_mut(i)[..len].iter_mut().enumerate().for_each(|(x, byte)| {
+                    *byte = (row * (x + 3) + x) as u8;
                 });
             }
             let mask = if field == Field::Binary { 1 } else { 255 };
@@ -76,10 +76,10 @@ mod tests {
                 targets.iter_mut().for_each(|target| target.fill(9));
                 product(kernel, field, &matrix, &lines, &mut targets);
                 for (output, line) in targets.iter().zip(matrix.chunks(7)) {
-                    for (x, &octet) in output.iter().enumerate() {
+                    for (x, &byte) in output.iter().enumerate() {
                         let terms = line.iter().zip(&lines).map(|(&f, row)| gf256::mul(f, row[x]));
                         let sum = terms.fold(0, |sum, term| sum ^ term);
-                        assert_eq!(octet, sum, "{field:?} {len} {}", kernel.name());
+                        assert_eq!(byte, sum, "{field:?} {len} {}", kernel.name());
                     }
                 }
             }

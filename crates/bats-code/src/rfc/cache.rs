@@ -21,7 +21,7 @@ pub struct BatchCache {
 }
 
 impl BatchCache {
-    /// A cache that keeps at most `max_bytes` octets of batches; 0 keeps none. What comes first
+    /// A cache that keeps at most `max_bytes` bytes of batches; 0 keeps none. What comes first
     /// stays, because encoders begin at batch 0 with every block.
     #[must_use]
     pub fn new(code: OuterCode, max_bytes: usize) -> Self {
@@ -112,7 +112,7 @@ impl BatchCache {
         batch
     }
 
-    /// Memory of the batches and constraints kept, in octets.
+    /// Memory of the batches and constraints kept, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn many_batches_are_the_single_ones() {
-        let code = OuterCode::recommended(600, InnerCode::new(4, Field::Octet).unwrap()).unwrap();
+        let code = OuterCode::recommended(600, InnerCode::new(4, Field::Byte).unwrap()).unwrap();
         for max_bytes in [0, 5000, 1 << 20] {
             let mut cache = BatchCache::new(code.clone(), max_bytes);
             cache.batch(5);
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn constraints_are_kept_up_to_the_limit() {
-        let code = OuterCode::recommended(100, InnerCode::new(4, Field::Octet).unwrap()).unwrap();
+        let code = OuterCode::recommended(100, InnerCode::new(4, Field::Byte).unwrap()).unwrap();
         assert!(BatchCache::new(code.clone(), 1 << 20).constraints().is_empty());
         let code = code.with_precode();
         let expected = code.precode().unwrap().constraints();
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn batches_are_kept_up_to_the_limit() {
-        let code = OuterCode::recommended(100, InnerCode::new(4, Field::Octet).unwrap()).unwrap();
+        let code = OuterCode::recommended(100, InnerCode::new(4, Field::Byte).unwrap()).unwrap();
         let size = code.batch(0).bytes();
         let mut cache = BatchCache::new(code, 2 * size);
         let first = cache.batch(7);

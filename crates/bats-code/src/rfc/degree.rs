@@ -271,8 +271,8 @@ mod tests {
             .pairs()
             .flat_map(|(degree, weight)| [degree, weight])
             .flat_map(u32::to_be_bytes)
-            .fold(0xcbf2_9ce4_8422_2325, |hash, octet| {
-                (hash ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3)
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
             })
     }
 

@@ -9,11 +9,11 @@ use super::parameters::MAX_BATCH_SIZE;
 use crate::gf256;
 use crate::kernel::{Kernel, Mode};
 
-/// Brings the rows of `block` to reduced echelon form, judged by their first `width` octets; what
+/// Brings the rows of `block` to reduced echelon form, judged by their first `width` bytes; what
 /// stands behind takes part in the operations. Rows stay where they are.
 ///
 /// Returns the pivot column of each row. It has 1 there, all other rows with a pivot have 0. A row
-/// without a pivot depends on rows before it; its first `width` octets are zero.
+/// without a pivot depends on rows before it; its first `width` bytes are zero.
 pub(super) fn eliminate(kernel: Kernel, block: &mut Matrix, width: usize) -> Vec<Option<u32>> {
     let (count, stride) = (block.row_count(), block.stride());
     let mut pivots: Vec<Option<u32>> = vec![None; count];
@@ -22,12 +22,12 @@ pub(super) fn eliminate(kernel: Kernel, block: &mut Matrix, width: usize) -> Vec
     for first in (0..count).step_by(GROUP) {
         let group = first..count.min(first + GROUP);
         for index in group.clone() {
-            let rows = &mut block.octets_mut()[group.start * stride..group.end * stride];
+            let rows = &mut block.as_bytes_mut()[group.start * stride..group.end * stride];
             pivots[index] =
                 eliminate_row(kernel, rows, stride, index - first, width, scratch.row_mut(0));
         }
         // The rows of the group have 0 in each other's pivots: all factors are known at once.
-        let (before, rest) = block.octets_mut().split_at_mut(first * stride);
+        let (before, rest) = block.as_bytes_mut().split_at_mut(first * stride);
         let (own, behind) = rest.split_at_mut(group.len() * stride);
         let found = || pivots[group.clone()].iter();
         let mut rows: [&[u8]; GROUP] = Default::default();
@@ -126,7 +126,7 @@ impl VectorSpace {
     pub(super) fn insert(&mut self, kernel: Kernel, vector: &[u8]) -> bool {
         let rank = self.rank();
         let stride = self.rows.stride();
-        let (before, rest) = self.rows.octets_mut().split_at_mut(rank * stride);
+        let (before, rest) = self.rows.as_bytes_mut().split_at_mut(rank * stride);
         let row = &mut rest[..stride];
         row[..self.width].copy_from_slice(vector);
         let mut factors = [0; MAX_BATCH_SIZE];
@@ -181,8 +181,8 @@ mod tests {
 
     /// Sparse lines with repetitions, so that many depend on others.
     fn lines() -> impl Strategy<Value = Vec<Vec<u8>>> {
-        let octet = prop_oneof![3 => Just(0u8), 1 => Just(1u8), 1 => any::<u8>()];
-        prop::collection::vec(prop::collection::vec(octet, 9), 1..14)
+        let byte = prop_oneof![3 => Just(0u8), 1 => Just(1u8), 1 => any::<u8>()];
+        prop::collection::vec(prop::collection::vec(byte, 9), 1..14)
     }
 
     proptest! {

@@ -22,7 +22,7 @@ pub enum EncodeError {
     SourcePackets,
     /// The batch has only M coded packets.
     Column,
-    /// An output has not CO + T octets.
+    /// An output has not CO + T bytes.
     OutputSize,
 }
 
@@ -34,14 +34,14 @@ impl fmt::Display for EncodeError {
                 f.write_str("the code was made for another number of source packets")
             }
             Self::Column => f.write_str("a batch has only M coded packets"),
-            Self::OutputSize => f.write_str("a coded packet has CO + T octets"),
+            Self::OutputSize => f.write_str("a coded packet has CO + T bytes"),
         }
     }
 }
 
 impl core::error::Error for EncodeError {}
 
-/// The encoder of one block. Holds a copy of the data: K rows of T octets, rounded up to 64, and
+/// The encoder of one block. Holds a copy of the data: K rows of T bytes, rounded up to 64, and
 /// the check packets of a precode.
 #[derive(Debug)]
 pub struct Encoder {
@@ -53,7 +53,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder for `data` in source packets of `packet_size` (T) octets. The cache brings the
+    /// An encoder for `data` in source packets of `packet_size` (T) bytes. The cache brings the
     /// code; its K must be [`source_packets`]`(data.len(), packet_size)`.
     ///
     /// # Errors
@@ -98,19 +98,19 @@ impl Encoder {
         self.cache.code()
     }
 
-    /// T, in octets.
+    /// T, in bytes.
     #[must_use]
     pub fn packet_size(&self) -> usize {
         self.packet_size
     }
 
-    /// TO = CO + T: octets of a coded packet.
+    /// TO = CO + T: bytes of a coded packet.
     #[must_use]
     pub fn coded_packet_len(&self) -> usize {
         self.code().inner_code().vector_len() + self.packet_size
     }
 
-    /// Memory of the block's packets and the cached batches, in octets.
+    /// Memory of the block's packets and the cached batches, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.packets.bytes() + self.cache.bytes()
@@ -123,8 +123,8 @@ impl Encoder {
     }
 
     /// Writes the coded packets `first`, `first + 1`, ... of a batch, one into each output of
-    /// exactly [`Encoder::coded_packet_len`] octets: the coefficient vector (column `first + i` of
-    /// the identity matrix), then T octets of data. All M at once are much cheaper than one at a
+    /// exactly [`Encoder::coded_packet_len`] bytes: the coefficient vector (column `first + i` of
+    /// the identity matrix), then T bytes of data. All M at once are much cheaper than one at a
     /// time. The same call gives the same packets; a session uses each batch ID once, from 0 on.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Encoder {
             inner.write_unit_vector(column, vector);
             targets.push(data);
         }
-        apply::product(self.kernel, Field::Octet, &matrix, &rows, &mut targets);
+        apply::product(self.kernel, Field::Byte, &matrix, &rows, &mut targets);
         Ok(())
     }
 
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn vector_of_a_batch() {
         // b[i] = 16i, 16i+1, 16i+2, 16i+3 for K = 4: the last is no padding, so put it in by hand.
-        let inner = InnerCode::new(4, Field::Octet).unwrap();
+        let inner = InnerCode::new(4, Field::Byte).unwrap();
         let mut encoder = encoder(&[0; 15], 4, 2, inner);
         for i in 0..4u8 {
             encoder.packets.row_mut(i.into())[..4].copy_from_slice(&[
@@ -256,8 +256,8 @@ mod tests {
                     let sum = batch.indices().iter().zip(batch.generator(column)).fold(
                         0,
                         |sum, (&i, &factor)| {
-                            let octet = encoder.packets.row(i as usize)[x];
-                            sum ^ gf256::mul(factor, octet)
+                            let byte = encoder.packets.row(i as usize)[x];
+                            sum ^ gf256::mul(factor, byte)
                         },
                     );
                     assert_eq!(packet[co + x], sum);
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn check_packets_fulfil_their_equations() {
-        let inner = InnerCode::new(8, Field::Octet).unwrap();
+        let inner = InnerCode::new(8, Field::Byte).unwrap();
         let data: Vec<u8> = (0..2999u32).map(|x| (x * 7 + x / 64) as u8).collect();
         let degrees = DegreeDistribution::recommended(inner, 300, true);
         let code = OuterCode::new(300, inner, degrees).unwrap().with_precode();
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_errors() {
-        let inner = InnerCode::new(4, Field::Octet).unwrap();
+        let inner = InnerCode::new(4, Field::Byte).unwrap();
         let mut ours = encoder(&[1; 15], 4, 2, inner);
         let mut packets = [[0; 8]; 5];
         let mut outputs: Vec<&mut [u8]> = packets.iter_mut().map(|p| &mut p[..]).collect();

@@ -1,5 +1,5 @@
 //! Rows of equal length in one piece of memory, as the kernels like them: each begins at a 64-byte
-//! boundary, is a multiple of 64 octets long, and is zero behind its content.
+//! boundary, is a multiple of 64 bytes long, and is zero behind its content.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// `rows` zero rows for `width` octets each.
+    /// `rows` zero rows for `width` bytes each.
     pub(super) fn zeroed(rows: usize, width: usize) -> Self {
         let stride = padded_length(width.max(1));
         let buffer = vec![0u8; rows * stride + ALIGNMENT - 1];
@@ -28,7 +28,7 @@ impl Matrix {
         Self { buffer, start, stride, rows }
     }
 
-    /// Octets that a matrix of this shape takes.
+    /// Bytes that a matrix of this shape takes.
     pub(super) fn size(rows: usize, width: usize) -> usize {
         rows.saturating_mul(padded_length(width.max(1))).saturating_add(ALIGNMENT - 1)
     }
@@ -37,7 +37,7 @@ impl Matrix {
         self.rows
     }
 
-    /// Octets of a row with its padding.
+    /// Bytes of a row with its padding.
     pub(super) fn stride(&self) -> usize {
         self.stride
     }
@@ -46,25 +46,25 @@ impl Matrix {
         self.buffer.len()
     }
 
-    pub(super) fn octets(&self) -> &[u8] {
+    pub(super) fn as_bytes(&self) -> &[u8] {
         &self.buffer[self.start..][..self.rows * self.stride]
     }
 
-    pub(super) fn octets_mut(&mut self) -> &mut [u8] {
+    pub(super) fn as_bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start..][..self.rows * self.stride]
     }
 
     pub(super) fn row(&self, index: usize) -> &[u8] {
-        &self.octets()[index * self.stride..][..self.stride]
+        &self.as_bytes()[index * self.stride..][..self.stride]
     }
 
     pub(super) fn row_mut(&mut self, index: usize) -> &mut [u8] {
         let stride = self.stride;
-        &mut self.octets_mut()[index * stride..][..stride]
+        &mut self.as_bytes_mut()[index * stride..][..stride]
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.octets().chunks_exact(self.stride.max(1))
+        self.as_bytes().chunks_exact(self.stride.max(1))
     }
 
     /// The rows before `at`, and those from `at` on, writable.
@@ -73,7 +73,7 @@ impl Matrix {
         at: usize,
     ) -> (impl Iterator<Item = &mut [u8]>, impl Iterator<Item = &mut [u8]>) {
         let stride = self.stride.max(1);
-        let (before, behind) = self.octets_mut().split_at_mut(at * stride);
+        let (before, behind) = self.as_bytes_mut().split_at_mut(at * stride);
         (before.chunks_exact_mut(stride), behind.chunks_exact_mut(stride))
     }
 }
@@ -84,7 +84,7 @@ const ROWS_PER_SLAB: usize = 64;
 /// A growing number of rows that never move. Memory is not zeroed before it is written.
 #[derive(Debug)]
 pub(super) struct RowStore {
-    /// The octets of up to 64 rows, behind as many as bring the first row to its alignment.
+    /// The bytes of up to 64 rows, behind as many as bring the first row to its alignment.
     slabs: Vec<(Vec<u8>, usize)>,
     stride: usize,
     count: usize,
@@ -135,7 +135,7 @@ impl RowStore {
         self.slabs.len() * Self::slab_size(self.stride)
     }
 
-    /// Octets that a store of `rows` rows takes.
+    /// Bytes that a store of `rows` rows takes.
     pub(super) fn size(rows: usize, width: usize) -> usize {
         let slab = Self::slab_size(padded_length(width.max(1)));
         rows.div_ceil(ROWS_PER_SLAB).saturating_mul(slab)
@@ -171,6 +171,6 @@ mod tests {
         assert_eq!(store.len(), 130);
         // Slabs never grow: what stands in them does not move.
         let slab = RowStore::slab_size(store.stride);
-        assert!(store.slabs.iter().all(|(octets, _)| octets.capacity() <= slab));
+        assert!(store.slabs.iter().all(|(bytes, _)| bytes.capacity() <= slab));
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! What both ends must share is an [`OuterCode`]: K, M, q and the degree distribution; relays need
 //! the [`InnerCode`] (M and q) and T alone. A packet on the wire is the batch ID (and whatever the
-//! transport adds), the coefficient vector of CO octets, and T octets of data.
+//! transport adds), the coefficient vector of CO bytes, and T bytes of data.
 //!
 //! The RFC leaves open or misprints some points; `docs/rfc9426.md` has the readings used here.
 //! Nothing in this module needs the standard library.
@@ -22,7 +22,7 @@
 //!
 //! let data = vec![7; 10_000];
 //! let packet_size = 100;
-//! let inner = InnerCode::new(16, Field::Octet)?;
+//! let inner = InnerCode::new(16, Field::Byte)?;
 //! let k = source_packets(data.len() as u64, packet_size)?;
 //! let cache = BatchCache::new(OuterCode::recommended(k, inner)?, 1 << 20);
 //! let mut encoder = Encoder::new(cache.clone(), &data, packet_size)?;

@@ -1,12 +1,12 @@
 //! Partition of a block into source packets, and padding (RFC 9426, section 2.2).
 //!
-//! A block of F octets becomes K = floor(F/T) + 1 packets of T octets, so that there is always
-//! padding: one octet `1`, two octets `2`, three octets `3` and so on, the last run cut short. The
+//! A block of F bytes becomes K = floor(F/T) + 1 packets of T bytes, so that there is always
+//! padding: one byte `1`, two bytes `2`, three bytes `3` and so on, the last run cut short. The
 //! padding thus tells its own length (the RFC's formula for it lacks a division by two: D1).
 
 use core::fmt;
 
-/// Longest source packet, in octets: 1 + 2 + ... + 255, because a packet that is all padding must
+/// Longest source packet, in bytes: 1 + 2 + ... + 255, because a packet that is all padding must
 /// not need the value 256.
 pub const MAX_PACKET_SIZE: usize = 32_640;
 
@@ -37,7 +37,7 @@ impl fmt::Display for PaddingError {
 
 impl core::error::Error for PaddingError {}
 
-/// K for a block of `data_len` octets in packets of `packet_size` octets: 1 to 65,535.
+/// K for a block of `data_len` bytes in packets of `packet_size` bytes: 1 to 65,535.
 ///
 /// # Errors
 /// [`PaddingError::PacketSize`], [`PaddingError::TooLong`].
@@ -52,10 +52,10 @@ pub fn source_packets(data_len: u64, packet_size: usize) -> Result<u32, PaddingE
     Ok(count as u32)
 }
 
-/// Fills `space`, the rest of the last packet (at most [`MAX_PACKET_SIZE`] octets), with padding.
+/// Fills `space`, the rest of the last packet (at most [`MAX_PACKET_SIZE`] bytes), with padding.
 pub fn pad(space: &mut [u8]) {
     let mut rest = space;
-    // MAX_PACKET_SIZE octets use up the values of an octet exactly.
+    // MAX_PACKET_SIZE bytes use up the values of a byte exactly.
     for value in 1..=255u8 {
         if rest.is_empty() {
             return;
@@ -72,9 +72,9 @@ pub fn pad(space: &mut [u8]) {
 /// [`PaddingError::Corrupt`]: the packet does not end in whole runs from 1 on.
 pub fn padding_len(last: &[u8]) -> Result<usize, PaddingError> {
     let &end = last.last().ok_or(PaddingError::Corrupt)?;
-    let run = last.iter().rev().take_while(|&&octet| octet == end).count();
+    let run = last.iter().rev().take_while(|&&byte| byte == end).count();
     let complete = usize::from(end).checked_sub(1).ok_or(PaddingError::Corrupt)?;
-    // For value 1 the run is one octet, whatever stands before it.
+    // For value 1 the run is one byte, whatever stands before it.
     let run = if end == 1 { 1 } else { run };
     let total = complete * (complete + 1) / 2 + run;
     if run > usize::from(end) || total > last.len() {
@@ -82,8 +82,8 @@ pub fn padding_len(last: &[u8]) -> Result<usize, PaddingError> {
     }
     let mut rest = &last[last.len() - total..];
     for value in 1..=end {
-        let (octets, others) = rest.split_at(usize::from(value).min(rest.len()));
-        if octets.iter().any(|&octet| octet != value) {
+        let (bytes, others) = rest.split_at(usize::from(value).min(rest.len()));
+        if bytes.iter().any(|&byte| byte != value) {
             return Err(PaddingError::Corrupt);
         }
         rest = others;
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(source_packets(0, 10), Ok(1));
         assert_eq!(source_packets(9, 10), Ok(1));
         assert_eq!(source_packets(10, 10), Ok(2));
-        // D5: the largest block is one octet short of 65,535 packets.
+        // D5: the largest block is one byte short of 65,535 packets.
         assert_eq!(source_packets(655_349, 10), Ok(65_535));
         assert_eq!(source_packets(655_350, 10), Err(PaddingError::TooLong));
         assert_eq!(source_packets(u64::MAX, 1), Err(PaddingError::TooLong));

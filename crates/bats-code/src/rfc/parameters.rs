@@ -1,4 +1,4 @@
-//! Batch size M, recoding field q, and the 4-octet form of the parameters (RFC 9426, sections 2.1.2
+//! Batch size M, recoding field q, and the 4-byte form of the parameters (RFC 9426, sections 2.1.2
 //! and 2.3.1).
 
 use core::fmt;
@@ -6,7 +6,7 @@ use core::fmt;
 /// Largest M of the RFC's table.
 pub const MAX_BATCH_SIZE: usize = 128;
 
-/// Batch IDs of the 4-octet form have 13 bits.
+/// Batch IDs of the 4-byte form have 13 bits.
 pub const MAX_SHORT_BATCH_ID: u32 = (1 << 13) - 1;
 
 /// The field of the recoding coefficients; the outer code is always over GF(256).
@@ -15,7 +15,7 @@ pub enum Field {
     /// GF(2), q = 2: recoded packets are sums.
     Binary,
     /// GF(256), q = 256, with polynomial 0x11D.
-    Octet,
+    Byte,
 }
 
 impl Field {
@@ -24,7 +24,7 @@ impl Field {
     pub const fn order(self) -> u16 {
         match self {
             Self::Binary => 2,
-            Self::Octet => 256,
+            Self::Byte => 256,
         }
     }
 }
@@ -38,13 +38,13 @@ pub struct InnerCode {
 /// (M, q) for each value of the 3-bit field Mq.
 const TABLE: [(u16, Field); 8] = [
     (16, Field::Binary),
-    (4, Field::Octet),
+    (4, Field::Byte),
     (32, Field::Binary),
-    (8, Field::Octet),
+    (8, Field::Byte),
     (64, Field::Binary),
-    (16, Field::Octet),
+    (16, Field::Byte),
     (128, Field::Binary),
-    (32, Field::Octet),
+    (32, Field::Byte),
 ];
 
 impl InnerCode {
@@ -96,28 +96,28 @@ impl InnerCode {
         TABLE[self.code as usize].1
     }
 
-    /// CO: octets of a coefficient vector, ceil(M log2(q) / 8). 16 for M = 128, q = 2, where the
+    /// CO: bytes of a coefficient vector, ceil(M log2(q) / 8). 16 for M = 128, q = 2, where the
     /// RFC prints 6 (D4).
     #[must_use]
     pub const fn vector_len(self) -> usize {
         match self.field() {
             Field::Binary => self.batch_size().div_ceil(8),
-            Field::Octet => self.batch_size(),
+            Field::Byte => self.batch_size(),
         }
     }
 
     /// Writes the coefficient vector of coded packet `column` as the encoder sends it: column
-    /// `column` of the identity matrix. For q = 2 packet c is bit 7 - c mod 8 of octet floor(c/8)
+    /// `column` of the identity matrix. For q = 2 packet c is bit 7 - c mod 8 of byte floor(c/8)
     /// (D9: the RFC leaves the order of bits open).
     pub(super) fn write_unit_vector(self, column: usize, vector: &mut [u8]) {
         vector.fill(0);
         match self.field() {
             Field::Binary => vector[column / 8] = 0x80 >> (column % 8),
-            Field::Octet => vector[column] = 1,
+            Field::Byte => vector[column] = 1,
         }
     }
 
-    /// Spreads a coefficient vector to one octet for each of the M coefficients.
+    /// Spreads a coefficient vector to one byte for each of the M coefficients.
     pub(super) fn expand_vector(self, vector: &[u8], coefficients: &mut [u8]) {
         match self.field() {
             Field::Binary => {
@@ -125,7 +125,7 @@ impl InnerCode {
                     *coefficient = vector[column / 8] >> (7 - column % 8) & 1;
                 }
             }
-            Field::Octet => coefficients.copy_from_slice(vector),
+            Field::Byte => coefficients.copy_from_slice(vector),
         }
     }
 }
@@ -145,7 +145,7 @@ pub enum ParameterError {
     /// The degree distribution has no weight on a degree of at least 1, its weights add up to more
     /// than 32 bits, or a degree is above 65,535.
     Degrees,
-    /// Encoded parameters are cut short, have octets left over, or an unknown form or flag.
+    /// Encoded parameters are cut short, have bytes left over, or an unknown form or flag.
     Encoding,
 }
 
@@ -164,7 +164,7 @@ impl fmt::Display for ParameterError {
 
 impl core::error::Error for ParameterError {}
 
-/// The 4 octets that RFC 9426 puts in front of every coded packet in its example, most significant
+/// The 4 bytes that RFC 9426 puts in front of every coded packet in its example, most significant
 /// bit first: K (16 bits), Mq (3), BID (13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PacketHeader {
@@ -174,7 +174,7 @@ pub struct PacketHeader {
 }
 
 impl PacketHeader {
-    /// Octets of the header.
+    /// Bytes of the header.
     pub const LEN: usize = 4;
 
     /// A header for K source packets and a batch ID.
@@ -201,16 +201,16 @@ impl PacketHeader {
     /// Parses the header.
     ///
     /// # Errors
-    /// [`ParameterError::SourcePackets`]: K is 0. All else that 4 octets can say is valid.
-    pub fn parse(octets: [u8; Self::LEN]) -> Result<Self, ParameterError> {
-        let word = u32::from_be_bytes(octets);
+    /// [`ParameterError::SourcePackets`]: K is 0. All else that 4 bytes can say is valid.
+    pub fn parse(bytes: [u8; Self::LEN]) -> Result<Self, ParameterError> {
+        let word = u32::from_be_bytes(bytes);
         let inner = InnerCode::from_mq((word >> 13 & 7) as u8)?;
         Self::new(word >> 16, inner, word & MAX_SHORT_BATCH_ID)
     }
 
-    /// The octets of the header.
+    /// The bytes of the header.
     #[must_use]
-    pub fn to_octets(self) -> [u8; Self::LEN] {
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
         let word = u32::from(self.source_packets) << 16
             | u32::from(self.inner.mq()) << 13
             | u32::from(self.batch_id);
@@ -260,15 +260,15 @@ mod tests {
             assert_eq!(InnerCode::new(m, inner.field()), Ok(inner));
         }
         assert_eq!(InnerCode::new(4, Field::Binary), Err(ParameterError::BatchSize));
-        assert_eq!(InnerCode::new(64, Field::Octet), Err(ParameterError::BatchSize));
+        assert_eq!(InnerCode::new(64, Field::Byte), Err(ParameterError::BatchSize));
         assert_eq!(InnerCode::from_mq(8), Err(ParameterError::BatchSize));
     }
 
     #[test]
     fn golden_header() {
-        let inner = InnerCode::new(32, Field::Octet).unwrap();
+        let inner = InnerCode::new(32, Field::Byte).unwrap();
         let header = PacketHeader::new(0x1234, inner, 0x0abc).unwrap();
-        assert_eq!(header.to_octets(), [0x12, 0x34, 0xea, 0xbc]);
+        assert_eq!(header.to_bytes(), [0x12, 0x34, 0xea, 0xbc]);
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
         for inner in InnerCode::all() {
             for (k, bid) in [(1, 0), (128, 77), (65_535, 8191)] {
                 let header = PacketHeader::new(k, inner, bid).unwrap();
-                assert_eq!(PacketHeader::parse(header.to_octets()), Ok(header));
+                assert_eq!(PacketHeader::parse(header.to_bytes()), Ok(header));
                 assert_eq!((header.source_packets(), header.batch_id()), (k, bid));
             }
         }

@@ -244,13 +244,13 @@ mod tests {
         // Computed by a program of its own from the text above.
         let fingerprints = [(1, 4), (128, 16), (2500, 16), (65_535, 32)].map(|(k, m)| {
             let constraints = Precode::new(k, m).constraints();
-            let octets = constraints.iter().flat_map(|constraint| {
+            let bytes = constraints.iter().flat_map(|constraint| {
                 let indices = constraint.indices().iter().flat_map(|index| index.to_be_bytes());
                 indices
                     .chain((0..constraint.columns()).flat_map(|c| constraint.generator(c).to_vec()))
             });
-            octets.fold(0xcbf2_9ce4_8422_2325_u64, |hash, octet| {
-                (hash ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3)
+            bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
             })
         });
         let golden = [
@@ -265,7 +265,7 @@ mod tests {
     /// A batch of a code with the precode: the extra indices and the rows for them.
     #[test]
     fn golden_batch() {
-        let inner = InnerCode::new(4, Field::Octet).unwrap();
+        let inner = InnerCode::new(4, Field::Byte).unwrap();
         let degrees = DegreeDistribution::from_pairs([(2, 1)]).unwrap();
         let code = OuterCode::new(100, inner, degrees).unwrap().with_precode();
         let batch = code.batch(7);

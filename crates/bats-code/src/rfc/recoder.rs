@@ -19,7 +19,7 @@ use crate::kernel::Kernel;
 pub enum RecodeError {
     /// T is 0 or above [`MAX_PACKET_SIZE`].
     PacketSize,
-    /// A packet, or the slice for one, has not CO + T octets.
+    /// A packet, or the slice for one, has not CO + T bytes.
     Length,
     /// The batch has no packet yet.
     Empty,
@@ -31,7 +31,7 @@ impl fmt::Display for RecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::PacketSize => "the size of a source packet is out of range",
-            Self::Length => "a coded packet has CO + T octets",
+            Self::Length => "a coded packet has CO + T bytes",
             Self::Empty => "the batch has no packet",
             Self::Coefficients => "one coefficient per packet is needed, not all zero",
         })
@@ -53,7 +53,7 @@ pub struct Recoder {
 }
 
 impl Recoder {
-    /// A recoder for one batch of packets with T = `packet_size` octets of data. `seed` starts the
+    /// A recoder for one batch of packets with T = `packet_size` bytes of data. `seed` starts the
     /// coefficients of [`Recoder::recode_random`]: nodes of one path must take different ones, and
     /// a node different ones for its batches.
     ///
@@ -93,19 +93,19 @@ impl Recoder {
         self.inner
     }
 
-    /// TO = CO + T: octets of a packet.
+    /// TO = CO + T: bytes of a packet.
     #[must_use]
     pub fn coded_packet_len(&self) -> usize {
         self.packet_len
     }
 
-    /// Memory of the recoder, in octets.
+    /// Memory of the recoder, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.packets.bytes() + VectorSpace::size(self.inner.batch_size())
     }
 
-    /// Takes a packet of the batch (CO + T octets) if it is innovative, which means that it raises
+    /// Takes a packet of the batch (CO + T bytes) if it is innovative, which means that it raises
     /// the rank; tells whether it was. A packet with a zero vector never is.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl Recoder {
         self.space.clear();
     }
 
-    /// Writes `sum of coefficients[i] * received packet i` to `output` (CO + T octets), vector and
+    /// Writes `sum of coefficients[i] * received packet i` to `output` (CO + T bytes), vector and
     /// data alike. For q = 2 a coefficient is 0 or 1.
     ///
     /// # Errors
@@ -174,13 +174,13 @@ impl Recoder {
         let mut coefficients = vec![0; self.rank()];
         let mask = match self.inner.field() {
             Field::Binary => 1,
-            Field::Octet => 255,
+            Field::Byte => 255,
         };
         // Bounded work; all four draws are zero once in 16 for one packet of q = 2, else hardly ever.
         for _ in 0..4 {
             for chunk in coefficients.chunks_mut(4) {
-                let octets = self.random.next_u32().to_le_bytes();
-                chunk.iter_mut().zip(octets).for_each(|(x, octet)| *x = octet & mask);
+                let bytes = self.random.next_u32().to_le_bytes();
+                chunk.iter_mut().zip(bytes).for_each(|(x, byte)| *x = byte & mask);
             }
             if coefficients.iter().any(|&x| x != 0) {
                 return self.recode(&coefficients, output);

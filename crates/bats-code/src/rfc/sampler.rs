@@ -71,7 +71,7 @@ impl Batch {
         Matrix::size(batch_size, degree) + 4 * degree
     }
 
-    /// Memory of the batch, in octets.
+    /// Memory of the batch, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.generator.bytes() + 4 * self.indices.len()
@@ -166,9 +166,9 @@ impl OuterCode {
         let (indices, mut generator) = self.sample(batch_id);
         let mut columns = Matrix::zeroed(self.inner.batch_size(), indices.len());
         let stride = columns.stride();
-        let octets = columns.octets_mut();
+        let bytes = columns.as_bytes_mut();
         for row in 0..indices.len() {
-            for column in octets[row..].iter_mut().step_by(stride) {
+            for column in bytes[row..].iter_mut().step_by(stride) {
                 *column = generator.next_u32() as u8;
             }
         }
@@ -188,14 +188,14 @@ impl OuterCode {
         let mut draws = [[0u8; LANES]; MAX_BATCH_SIZE];
         let longest = batches.iter().map(Batch::degree).max().unwrap_or(0);
         for row in 0..longest {
-            for octets in &mut draws[..m] {
-                *octets = lanes.next().map(|draw| draw as u8);
+            for bytes in &mut draws[..m] {
+                *bytes = lanes.next().map(|draw| draw as u8);
             }
             for (lane, batch) in batches.iter_mut().enumerate() {
                 if row < batch.indices.len() {
                     let stride = batch.generator.stride();
-                    let columns = batch.generator.octets_mut()[row..].iter_mut().step_by(stride);
-                    columns.zip(&draws).for_each(|(column, octets)| *column = octets[lane]);
+                    let columns = batch.generator.as_bytes_mut()[row..].iter_mut().step_by(stride);
+                    columns.zip(&draws).for_each(|(column, bytes)| *column = bytes[lane]);
                 }
             }
         }
@@ -241,7 +241,7 @@ mod tests {
     fn code(k: u32, m: usize, degree: u32) -> OuterCode {
         let degrees = DegreeDistribution::from_pairs([(degree, 1)]).unwrap();
         let mut code =
-            OuterCode::new(k, InnerCode::new(m.max(4), Field::Octet).unwrap(), degrees).unwrap();
+            OuterCode::new(k, InnerCode::new(m.max(4), Field::Byte).unwrap(), degrees).unwrap();
         code.source_packets = k;
         code
     }
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn batches_together_are_batches_alone() {
-        let inner = InnerCode::new(32, Field::Octet).unwrap();
+        let inner = InnerCode::new(32, Field::Byte).unwrap();
         for precode in [false, true] {
             let degrees = DegreeDistribution::recommended(inner, 700, precode);
             let code = OuterCode::new(700, inner, degrees).unwrap();
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn the_number_of_source_packets_has_16_bits() {
-        let inner = InnerCode::new(16, Field::Octet).unwrap();
+        let inner = InnerCode::new(16, Field::Byte).unwrap();
         for k in [0, 65_536, u32::MAX] {
             assert_eq!(OuterCode::recommended(k, inner), Err(ParameterError::SourcePackets));
         }

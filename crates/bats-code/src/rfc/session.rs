@@ -1,4 +1,4 @@
-//! The parameters of a session in octets, for whatever message sets it up: all that a decoder must
+//! The parameters of a session in bytes, for whatever message sets it up: all that a decoder must
 //! know besides the packets (RFC 9426, section 2.3.1: M, q, K, T, DD), and the precode's signal.
 //!
 //! The RFC leaves the layout open; this one is ours. Integers are big-endian.
@@ -54,13 +54,13 @@ impl SessionParameters {
         self.code
     }
 
-    /// T, in octets.
+    /// T, in bytes.
     #[must_use]
     pub fn packet_size(&self) -> usize {
         self.packet_size.into()
     }
 
-    /// Appends the octets of the parameters: 5, and for a distribution that is neither dense nor
+    /// Appends the bytes of the parameters: 5, and for a distribution that is neither dense nor
     /// recommended 2 + 6 for each of its degrees.
     pub fn write(&self, output: &mut Vec<u8>) {
         let code = &self.code;
@@ -86,12 +86,12 @@ impl SessionParameters {
         }
     }
 
-    /// Parses parameters that fill `octets`.
+    /// Parses parameters that fill `bytes`.
     ///
     /// # Errors
     /// [`ParameterError`]: every way in which they can be wrong.
-    pub fn parse(octets: &[u8]) -> Result<Self, ParameterError> {
-        let (head, rest) = octets.split_first_chunk::<5>().ok_or(ParameterError::Encoding)?;
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParameterError> {
+        let (head, rest) = bytes.split_first_chunk::<5>().ok_or(ParameterError::Encoding)?;
         let &[flags, k0, k1, t0, t1] = head;
         let inner = InnerCode::from_mq(flags & 7)?;
         let precode = flags & PRECODE != 0;
@@ -111,8 +111,8 @@ impl SessionParameters {
     }
 }
 
-fn parse_pairs(octets: &[u8]) -> Result<(DegreeDistribution, &[u8]), ParameterError> {
-    let (count, rest) = octets.split_first_chunk::<2>().ok_or(ParameterError::Encoding)?;
+fn parse_pairs(bytes: &[u8]) -> Result<(DegreeDistribution, &[u8]), ParameterError> {
+    let (count, rest) = bytes.split_first_chunk::<2>().ok_or(ParameterError::Encoding)?;
     let count = usize::from(u16::from_be_bytes(*count));
     let (pairs, rest) = rest.split_at_checked(6 * count).ok_or(ParameterError::Encoding)?;
     let mut last = 0;
@@ -137,7 +137,7 @@ mod tests {
     use crate::rfc::{Field, Table};
 
     fn inner() -> InnerCode {
-        InnerCode::new(32, Field::Octet).unwrap()
+        InnerCode::new(32, Field::Byte).unwrap()
     }
 
     fn parameters(degrees: DegreeDistribution, precode: bool) -> SessionParameters {
@@ -146,21 +146,21 @@ mod tests {
         SessionParameters::new(code, 1408).unwrap()
     }
 
-    fn octets(parameters: &SessionParameters) -> Vec<u8> {
-        let mut octets = Vec::new();
-        parameters.write(&mut octets);
-        octets
+    fn bytes(parameters: &SessionParameters) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        parameters.write(&mut bytes);
+        bytes
     }
 
     #[test]
-    fn golden_octets() {
+    fn golden_bytes() {
         let dense = parameters(DegreeDistribution::dense(2500), false);
-        assert_eq!(octets(&dense), [0x07, 0x09, 0xc4, 0x05, 0x80]);
+        assert_eq!(bytes(&dense), [0x07, 0x09, 0xc4, 0x05, 0x80]);
         let recommended = DegreeDistribution::recommended(inner(), 2500, true);
-        assert_eq!(octets(&parameters(recommended, true)), [0x1f, 0x09, 0xc4, 0x05, 0x80]);
+        assert_eq!(bytes(&parameters(recommended, true)), [0x1f, 0x09, 0xc4, 0x05, 0x80]);
         let own = DegreeDistribution::from_pairs([(3, 7), (40, 258)]).unwrap();
         assert_eq!(
-            octets(&parameters(own, false)),
+            bytes(&parameters(own, false)),
             [0x27, 0x09, 0xc4, 0x05, 0x80, 0, 2, 0, 3, 0, 0, 0, 7, 0, 40, 0, 0, 1, 2]
         );
     }
@@ -175,19 +175,19 @@ mod tests {
                 DegreeDistribution::from_pairs([(65_535, u32::MAX)]).unwrap(),
             ] {
                 let parameters = parameters(degrees, precode);
-                assert_eq!(SessionParameters::parse(&octets(&parameters)), Ok(parameters));
+                assert_eq!(SessionParameters::parse(&bytes(&parameters)), Ok(parameters));
             }
         }
     }
 
     #[test]
     fn malformed_parameters_are_errors() {
-        let valid = octets(&parameters(DegreeDistribution::table(Table::M8OneHop), false));
+        let valid = bytes(&parameters(DegreeDistribution::table(Table::M8OneHop), false));
         for len in 0..valid.len() {
             let result = SessionParameters::parse(&valid[..len]);
             assert_eq!(result, Err(ParameterError::Encoding));
         }
-        let parse = |octets: &[u8]| SessionParameters::parse(octets).unwrap_err();
+        let parse = |bytes: &[u8]| SessionParameters::parse(bytes).unwrap_err();
         assert_eq!(parse(&[valid, alloc::vec![0]].concat()), ParameterError::Encoding);
         assert_eq!(parse(&[0x30, 0, 1, 0, 1]), ParameterError::Encoding);
         assert_eq!(parse(&[0x40, 0, 1, 0, 1]), ParameterError::Encoding);

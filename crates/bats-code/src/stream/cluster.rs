@@ -47,7 +47,7 @@ pub(super) struct LinearSystem {
     equations: Vec<Equation>,
     /// Pivot column of each row.
     pivots: Vec<usize>,
-    /// Rows of `stride` octets: first `width` for the columns, then those for the equations. What
+    /// Rows of `stride` bytes: first `width` for the columns, then those for the equations. What
     /// no column or equation uses is zero.
     data: Vec<u8>,
     width: usize,
@@ -76,7 +76,7 @@ impl LinearSystem {
         self.pivots.len()
     }
 
-    /// Memory of the matrix, in octets.
+    /// Memory of the matrix, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.data.capacity() + self.scratch.capacity()
     }
@@ -310,9 +310,9 @@ impl LinearSystem {
     }
 }
 
-/// Multiplies octets: too few of them to be worth a kernel.
-fn scale(factor: u8, octets: &mut [u8]) {
+/// Multiplies bytes: too few of them to be worth a kernel.
+fn scale(factor: u8, bytes: &mut [u8]) {
     if factor != 1 {
-        octets.iter_mut().for_each(|x| *x = gf256::mul(factor, *x));
+        bytes.iter_mut().for_each(|x| *x = gf256::mul(factor, *x));
     }
 }

@@ -12,11 +12,11 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Replaces every zero octet of a word by 1.
+/// Replaces every zero byte of a word by 1.
 #[inline]
 fn without_zeros(word: u64) -> u64 {
     const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    // The high bit of each octet of `zeros` is set if and only if that octet of `word` is zero.
+    // The high bit of each byte of `zeros` is set if and only if that byte of `word` is zero.
     let zeros = !(((word & LOW_BITS) + LOW_BITS) | word | LOW_BITS);
     word | (zeros >> 7)
 }
@@ -24,8 +24,8 @@ fn without_zeros(word: u64) -> u64 {
 /// Expands the coefficients of a column: `out[i]` is that of symbol `window.first + i`.
 ///
 /// The state starts at `mix(seed ^ mix(batch * 256 + column + GAMMA))`; each draw adds GAMMA to it
-/// and gives `mix(state)`, whose octets, least significant first, are eight coefficients. A zero
-/// octet counts as 1, so that every coefficient is non-zero. A shorter window has a prefix of the
+/// and gives `mix(state)`, whose bytes, least significant first, are eight coefficients. A zero
+/// byte counts as 1, so that every coefficient is non-zero. A shorter window has a prefix of the
 /// coefficients of a longer one.
 pub fn coefficients(seed: u64, batch: u32, column: u8, out: &mut [u8]) {
     let index = u64::from(batch) << 8 | u64::from(column);
@@ -35,7 +35,7 @@ pub fn coefficients(seed: u64, batch: u32, column: u8, out: &mut [u8]) {
         without_zeros(mix(state)).to_le_bytes()
     };
     let (words, rest) = out.as_chunks_mut::<8>();
-    words.iter_mut().for_each(|octets| *octets = draw());
+    words.iter_mut().for_each(|bytes| *bytes = draw());
     if !rest.is_empty() {
         let word = draw();
         rest.copy_from_slice(&word[..rest.len()]);
@@ -47,12 +47,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_octets_become_one() {
+    fn zero_bytes_become_one() {
         assert_eq!(without_zeros(0), 0x0101_0101_0101_0101);
         assert_eq!(without_zeros(0x8000_7f00_01ff_0080), 0x8001_7f01_01ff_0180);
-        for octet in 0..=255u64 {
-            let expected = octet.max(1) << 8 | 0xff01_0101_0101_0001;
-            assert_eq!(without_zeros(octet << 8 | 0xff00_0000_0000_0001), expected);
+        for byte in 0..=255u64 {
+            let expected = byte.max(1) << 8 | 0xff01_0101_0101_0001;
+            assert_eq!(without_zeros(byte << 8 | 0xff00_0000_0000_0001), expected);
         }
     }
 

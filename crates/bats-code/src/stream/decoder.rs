@@ -11,13 +11,13 @@ use crate::BATCH_SIZE;
 use crate::kernel::{Kernel, Mode};
 use crate::rows::{AlignedRow, RowPool, padded_length};
 
-/// Octets of rows kept for reuse.
+/// Bytes of rows kept for reuse.
 const POOL_BYTES: usize = 1 << 20;
 
 /// Limits of a decoder. All of them bound memory that a peer could otherwise grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecoderConfig {
-    /// Longest symbol in octets, 1 to [`MAX_SYMBOL_SIZE`] (cut to that).
+    /// Longest symbol in bytes, 1 to [`MAX_SYMBOL_SIZE`] (cut to that).
     pub max_symbol_size: usize,
     /// Seed of the coefficients, as the encoder's.
     pub seed: u64,
@@ -130,7 +130,7 @@ pub struct StreamDecoder {
     /// First symbol of all windows of held equations; `u64::MAX` without any.
     oldest_window: u64,
     equations: usize,
-    /// Octets of rows in slots and equations.
+    /// Bytes of rows in slots and equations.
     row_bytes: usize,
     pool: RowPool,
     coefficient_pool: RowPool,
@@ -336,13 +336,13 @@ impl StreamDecoder {
         self.stats
     }
 
-    /// Memory of symbols, equations and matrices, in octets, without what is kept for reuse.
+    /// Memory of symbols, equations and matrices, in bytes, without what is kept for reuse.
     #[must_use]
     pub fn bytes_held(&self) -> usize {
         self.row_bytes + self.matrix_bytes() + self.slots.len() * size_of::<Slot>()
     }
 
-    /// What equations take beyond their payloads, in octets: coefficients and matrices.
+    /// What equations take beyond their payloads, in bytes: coefficients and matrices.
     #[must_use]
     pub fn equation_overhead(&self) -> usize {
         self.equations * padded_length(usize::from(MAX_WINDOW)) + self.matrix_bytes()

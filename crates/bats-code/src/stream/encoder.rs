@@ -9,7 +9,7 @@ use crate::BATCH_SIZE;
 use crate::kernel::Kernel;
 use crate::rows::{ALIGNMENT, AlignedRow, RowPool};
 
-/// Octets of rows kept for reuse.
+/// Bytes of rows kept for reuse.
 const POOL_BYTES: usize = 1 << 20;
 
 /// Numbers symbols, holds them, and makes repair columns.
@@ -27,7 +27,7 @@ pub struct StreamEncoder {
 }
 
 impl StreamEncoder {
-    /// An encoder of symbols of at most `max_symbol_size` octets (cut to 1 ..=
+    /// An encoder of symbols of at most `max_symbol_size` bytes (cut to 1 ..=
     /// [`MAX_SYMBOL_SIZE`]); `seed` is what the decoder knows as its seed.
     #[must_use]
     pub fn new(max_symbol_size: usize, seed: u64) -> Self {
@@ -65,7 +65,7 @@ impl StreamEncoder {
         self.append(symbol.len(), |row| row.copy_from_slice(symbol))
     }
 
-    /// Appends a symbol of `len` octets that `write` fills in place; it is given zeros.
+    /// Appends a symbol of `len` bytes that `write` fills in place; it is given zeros.
     ///
     /// # Errors
     /// [`StreamError::SymbolSize`]; then `write` is not called.
@@ -121,7 +121,7 @@ impl StreamEncoder {
         self.first + self.rows.len() as u64
     }
 
-    /// Memory of the symbols held, in octets.
+    /// Memory of the symbols held, in bytes.
     #[must_use]
     pub fn bytes_held(&self) -> usize {
         self.bytes_held
@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// A symbol of up to 64 octets has a row of 127.
+    /// A symbol of up to 64 bytes has a row of 127.
     #[test]
     fn released_symbols_take_no_memory() {
         let mut encoder = StreamEncoder::new(200, 42);

@@ -7,7 +7,7 @@
 //! They may as well combine the symbols of an *S-batch*, 16 consecutive ones, each its own column;
 //! the vector then holds the coefficients themselves ([`Columns::Explicit`]).
 //!
-//! Symbols have any length from 1 octet to a maximum; shorter ones count as zero-padded.
+//! Symbols have any length from 1 byte to a maximum; shorter ones count as zero-padded.
 
 use core::fmt;
 
@@ -29,7 +29,7 @@ use crate::BATCH_SIZE;
 /// Most symbols of a window.
 pub const MAX_WINDOW: u16 = 512;
 
-/// Longest symbol that the code takes, in octets.
+/// Longest symbol that the code takes, in bytes.
 pub const MAX_SYMBOL_SIZE: usize = 8896;
 
 /// The symbols `first .. first + count` that a batch combines.
@@ -81,7 +81,7 @@ pub enum Columns<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// A symbol has 1 octet at least and the configured maximum at most.
+    /// A symbol has 1 byte at least and the configured maximum at most.
     SymbolSize,
     /// The window is empty, too long, or has symbols that the encoder does not hold.
     Window,

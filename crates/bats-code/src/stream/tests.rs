@@ -141,7 +141,7 @@ fn memory_of_a_long_stream_is_bounded_and_given_back() {
         decoder.release_below(number + 1);
         most = most.max(decoder.bytes_held());
     }
-    assert!(most < 33 * 256, "{most} octets for 32 symbols");
+    assert!(most < 33 * 256, "{most} bytes for 32 symbols");
     // A gap that the application gives up does not hold anything either.
     decoder.push_source(20_000, &[1]);
     decoder.release_below(20_001);

@@ -19,7 +19,7 @@ mod testing;
 pub use names::UnknownCongestion;
 pub use pacer::Pacer;
 
-/// A controller for a fresh path: `initial_rtt` as the handshake saw it, `packet` octets of a
+/// A controller for a fresh path: `initial_rtt` as the handshake saw it, `packet` bytes of a
 /// full packet.
 pub fn build(
     algorithm: CongestionAlgorithm,
@@ -81,7 +81,7 @@ pub struct AckSample {
     /// Bytes in flight after this acknowledgement.
     pub in_flight: u64,
     /// The first news after a silence of several probe time-outs. What was lost in it is not counted.
-    pub after_silence: bool,
+    pub after_blackout: bool,
 }
 
 /// Decides how fast a path is used. Implementations own no clock and no randomness.

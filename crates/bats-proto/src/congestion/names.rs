@@ -25,7 +25,7 @@ fn parse_rate(text: &str) -> Option<u64> {
         b'g' | b'G' => (&text[..text.len() - 1], 1_000_000_000),
         _ => (text, 1),
     };
-    let is_number = digits.bytes().all(|octet| octet.is_ascii_digit());
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.parse::<u64>().ok().filter(|&number| is_number && number > 0)?;
     number.checked_mul(unit)
 }

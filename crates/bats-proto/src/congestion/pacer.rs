@@ -4,7 +4,7 @@ use bats_types::Timestamp;
 
 /// A burst lasts this long at the pacing rate: short against any queue, long against a timer.
 const BURST_TIME: Duration = Duration::from_micros(250);
-/// Least and most octets of a burst: two full packets; what GSO takes in one call.
+/// Least and most bytes of a burst: two full packets; what GSO takes in one call.
 const MIN_BURST: u64 = 2 * 1_472;
 const MAX_BURST: u64 = 64 << 10;
 /// A timer that comes late is made up for as far as this.
@@ -19,7 +19,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// A pacer at `rate` octets per second, `u64::MAX` for no pacing.
+    /// A pacer at `rate` bytes per second, `u64::MAX` for no pacing.
     pub fn new(rate: u64) -> Self {
         Self { rate, drained_at: Timestamp::ZERO }
     }
@@ -111,7 +111,7 @@ mod tests {
 
     /// A quarter of a millisecond, but two packets at least and what one call takes at most.
     #[test]
-    fn a_burst_has_its_length_to_the_octet() {
+    fn a_burst_has_its_length_to_the_byte() {
         let now = Timestamp::from_millis(1_000);
         for (rate, burst) in [(1_000_000, 2_944), (100_000_000, 25_000), (1_000_000_000, 65_536)] {
             let mut pacer = Pacer::new(rate);

@@ -6,7 +6,7 @@ use bats_types::Timestamp;
 
 use super::AckSample;
 
-/// At `now`, of packets sent at `sent_at`: 1,200 octets each, on a path of 100 ms without a queue.
+/// At `now`, of packets sent at `sent_at`: 1,200 bytes each, on a path of 100 ms without a queue.
 pub(super) fn ack(now: Timestamp, sent_at: Timestamp, acked: u64, lost: u64) -> AckSample {
     let rtt = Duration::from_millis(100);
     AckSample {
@@ -27,6 +27,6 @@ pub(super) fn ack(now: Timestamp, sent_at: Timestamp, acked: u64, lost: u64) -> 
         smoothed_rtt: rtt,
         min_rtt: rtt,
         in_flight: 0,
-        after_silence: false,
+        after_blackout: false,
     }
 }

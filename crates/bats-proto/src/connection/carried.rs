@@ -1,6 +1,6 @@
 //! Connections and relays: links that carry the flows of others, and sessions that are carried.
 //!
-//! A *link* that was admitted asks its [`Carriage`] for packets when its window and pacer allow,
+//! A *link* that was admitted asks its [`PacketSource`] for packets when its window and pacer allow,
 //! and keeps what arrives until the endpoint fetches it. A *carried session* is a connection whose
 //! packets leave through the relay of its node: handshake and control packets as end-to-end
 //! packets, coded packets, with sealed symbols, when a link asks for them. It has no window of its
@@ -11,11 +11,11 @@ use std::collections::VecDeque;
 
 use bats_types::Timestamp;
 
-use super::lies::SentBy;
+use super::pollution::SentBy;
 use super::{Connection, MAX_ACK_DELAY};
 use crate::crypto::SymbolKeys;
 use crate::flow::PathView;
-use crate::relay::{LinkView, WayView};
+use crate::relay::{LinkView, PathSetStats};
 use crate::wire::batch_rank::BatchRank;
 use crate::wire::flow::{FLOW_HEADER_LEN, FlowKey};
 use crate::wire::parameters::symbol_size_for;
@@ -42,7 +42,7 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 /// Coded packets between two estimates of the loss between the ends.
 const LOSS_PACKETS: u64 = 1_024;
 /// Who only receives says that it is there so many times in an idle time-out.
-const SIGNS_OF_LIFE: u32 = 4;
+const KEEPALIVES_PER_IDLE_TIMEOUT: u32 = 4;
 /// Weight of the newest estimate.
 const LOSS_GAIN: f64 = 0.25;
 /// Who sends and hears nothing for this part of the idle time-out asks, and again at this part: modes
@@ -51,7 +51,7 @@ const ASKED_AFTER: u32 = 4;
 const ASKED_EVERY: u32 = 16;
 
 /// What a link may carry for others.
-pub(crate) trait Carriage {
+pub(crate) trait PacketSource {
     /// The next payload, flow header included, in `out`; `number` is that of the packet.
     fn pull(
         &mut self,
@@ -61,7 +61,7 @@ pub(crate) trait Carriage {
         out: &mut Vec<u8>,
     ) -> Option<PacketKind>;
 
-    /// Whether [`Carriage::pull`] would give another one.
+    /// Whether [`PacketSource::pull`] would give another one.
     fn has_more(&mut self, now: Timestamp) -> bool;
 
     /// Whether anything waits for the link, be it for the next node's credit.
@@ -90,12 +90,12 @@ pub(crate) struct FirstLink {
     /// Its losses are repaired at its other end.
     pub(crate) recoded: bool,
     /// The links that lead to the same node, this one among them.
-    pub(crate) way: WayView,
+    pub(crate) way: PathSetStats,
 }
 
 /// What a link keeps about the flows that it carries.
 #[derive(Debug, Default)]
-pub(super) struct LinkCarriage {
+pub(super) struct LinkPacketSource {
     pub(super) admitted: bool,
     /// The carriage had something when it was asked last, or told since that it has.
     pub(super) ready: bool,
@@ -104,10 +104,10 @@ pub(super) struct LinkCarriage {
 
 /// What a carried session has beyond a connection.
 #[derive(Debug)]
-pub(super) struct CarriedSession {
+pub(super) struct EndToEndSession {
     pub(super) key: FlowKey,
     pub(super) symbols: Option<SymbolKeys>,
-    /// Octets a second that the first links carry.
+    /// Bytes a second that the first links carry.
     rate: u64,
     /// Longest round trip of the first links, and of those that the other end's packets come over.
     slowest: Duration,
@@ -164,7 +164,7 @@ impl EndToEndLoss {
     }
 }
 
-impl CarriedSession {
+impl EndToEndSession {
     pub(super) fn new(key: FlowKey, recoded: bool) -> Self {
         Self {
             key,
@@ -189,12 +189,12 @@ impl CarriedSession {
         self.rate > 0
     }
 
-    /// Octets that the first links carry in this time.
-    pub(super) fn octets_in(&self, time: Duration) -> u64 {
+    /// Bytes that the first links carry in this time.
+    pub(super) fn bytes_in(&self, time: Duration) -> u64 {
         (self.rate as f64 * time.as_secs_f64()) as u64
     }
 
-    /// Octets that the first link carries in the time that relays may take for repairs.
+    /// Bytes that the first link carries in the time that relays may take for repairs.
     pub(super) fn products(&self, rtt: Duration) -> u64 {
         let time = rtt.mul_f64(PATIENCE_RTTS) + LEAST_PATIENCE;
         (self.rate as f64 * time.as_secs_f64()) as u64
@@ -305,12 +305,12 @@ impl Connection {
             Duration::ZERO
         };
         if let Some(streams) = &mut self.streams {
-            streams.incoming.set_patience(patience);
-            streams.outgoing.set_patience(patience);
+            streams.incoming.set_feedback_delay(patience);
+            streams.outgoing.set_feedback_delay(patience);
         }
     }
 
-    /// Octets that a carried session has not handed to a link yet.
+    /// Bytes that a carried session has not handed to a link yet.
     pub(crate) fn carried_backlog(&self) -> u64 {
         self.streams.as_ref().map_or(0, |streams| streams.outgoing.unsent_bytes() as u64)
     }
@@ -390,7 +390,7 @@ impl Connection {
     }
 
     /// How the way to the other end looks to the flow of a carried session.
-    pub(super) fn carried_view(&self, carried: &CarriedSession) -> PathView {
+    pub(super) fn carried_view(&self, carried: &EndToEndSession) -> PathView {
         let loss = if carried.recoded { 0.0 } else { carried.loss.estimate };
         PathView {
             rate_bytes_per_second: carried.rate,
@@ -426,7 +426,7 @@ impl Connection {
         // Links acknowledge coded packets, ends do not: a flow without reports would be silence to the
         // other end.
         let shown_at = *carried.shown_at.get_or_insert(now);
-        if now >= shown_at + self.idle_timeout / SIGNS_OF_LIFE {
+        if now >= shown_at + self.idle_timeout / KEEPALIVES_PER_IDLE_TIMEOUT {
             carried.shown_at = Some(now);
             self.control.ping = true;
         }
@@ -443,7 +443,7 @@ impl Connection {
         let Some(carried) = &mut self.carried else { return };
         carried.loss.on_report(now, received, rtt);
         self.probe_count = 0;
-        self.hush = None;
+        self.blackout = None;
         self.arm_probe(now);
         self.update_patience();
     }

@@ -20,7 +20,7 @@ use crate::wire::short_header::PacketKind;
 const MAX_CHALLENGES: u32 = 5;
 /// Probe time-outs for which a port is believed without a proof: there are four challenges in them.
 const BELIEVED_PROBES: u32 = 8;
-/// Octets sent to an unproved address for each one that came from there (RFC 9000, section 8).
+/// Bytes sent to an unproved address for each one that came from there (RFC 9000, section 8).
 const AMPLIFICATION: u64 = 3;
 
 /// An address from which the peer seems to speak, until it proves that it hears there, too.
@@ -31,8 +31,8 @@ struct Candidate {
     challenge: u64,
     sent: u32,
     next: Timestamp,
-    octets_received: u64,
-    octets_sent: u64,
+    bytes_received: u64,
+    bytes_sent: u64,
 }
 
 /// Validation of a new path (RFC 9000, section 8.2). There is one candidate: the newest.
@@ -61,7 +61,7 @@ impl Migration {
 }
 
 impl Connection {
-    /// An authentic packet, newer than all before it, of so many octets came from elsewhere. Only a
+    /// An authentic packet, newer than all before it, of so many bytes came from elsewhere. Only a
     /// server follows: clients know where their server is.
     ///
     /// Another port of the same host is a NAT that forgot, and is followed at once (RFC 9000, section 9.3),
@@ -73,7 +73,7 @@ impl Connection {
         now: Timestamp,
         remote: SocketAddr,
         local_ip: Option<IpAddr>,
-        octets: usize,
+        bytes: usize,
     ) {
         if self.role != Role::Server {
             return;
@@ -83,9 +83,9 @@ impl Connection {
         }
         match &mut self.migration.candidate {
             Some(candidate) if candidate.remote == remote => {
-                candidate.octets_received += octets as u64;
+                candidate.bytes_received += bytes as u64;
             }
-            _ => self.challenge(now, remote, local_ip, octets),
+            _ => self.challenge(now, remote, local_ip, bytes),
         }
         let migration = &mut self.migration;
         if remote.ip() == self.remote.ip()
@@ -101,16 +101,16 @@ impl Connection {
     }
 
     /// The newest packet came from where this end sends to.
-    pub(super) fn on_known_address(&mut self, now: Timestamp, octets: usize) {
+    pub(super) fn on_known_address(&mut self, now: Timestamp, bytes: usize) {
         if self.migration.proved.is_none() {
             self.migration.candidate = None;
             return;
         }
         match &mut self.migration.candidate {
             Some(candidate) if candidate.remote == self.remote => {
-                candidate.octets_received += octets as u64;
+                candidate.bytes_received += bytes as u64;
             }
-            _ => self.challenge(now, self.remote, self.local_ip, octets),
+            _ => self.challenge(now, self.remote, self.local_ip, bytes),
         }
     }
 
@@ -119,7 +119,7 @@ impl Connection {
         now: Timestamp,
         remote: SocketAddr,
         local_ip: Option<IpAddr>,
-        octets: usize,
+        bytes: usize,
     ) {
         self.migration.candidate = Some(Candidate {
             remote,
@@ -127,8 +127,8 @@ impl Connection {
             challenge: self.rng.next_u64(),
             sent: 0,
             next: now,
-            octets_received: octets as u64,
-            octets_sent: 0,
+            bytes_received: bytes as u64,
+            bytes_sent: 0,
         });
     }
 
@@ -166,11 +166,11 @@ impl Connection {
         self.finish_packet(now, buffer, start, PacketKind::Control, true, Contents::default());
         let len = buffer.len();
         candidate.sent += 1;
-        candidate.octets_sent += len as u64;
+        candidate.bytes_sent += len as u64;
         let wait = self.rtt.probe_timeout(MAX_ACK_DELAY) * (1 << candidate.sent.min(6)) / 2;
         candidate.next = now + wait.max(Duration::from_millis(1));
         self.migration.candidate = Some(candidate);
-        if candidate.octets_sent > AMPLIFICATION * candidate.octets_received {
+        if candidate.bytes_sent > AMPLIFICATION * candidate.bytes_received {
             // The number is used; it counts as lost.
             buffer.clear();
             return None;
@@ -202,7 +202,7 @@ impl Connection {
             self.mtu = MtuDiscovery::new(self.max_udp_payload);
             let algorithm = self.algorithm();
             self.controller = congestion::build(algorithm, rtt, BASE_UDP_PAYLOAD);
-            // Its rounds end by octets of the connection, and those before it count.
+            // Its rounds end by bytes of the connection, and those before it count.
             self.controller.on_sent(now, self.sent.bytes_sent(), 0);
         }
         self.leave_behind(now);
@@ -212,13 +212,13 @@ impl Connection {
     /// something else arrives.
     fn leave_behind(&mut self, now: Timestamp) {
         let lost = self.sent.abandon_in_flight();
-        self.say_again(lost);
+        self.retransmit_control(lost);
         let view = self.path_view();
         if let Some(streams) = &mut self.streams {
             streams.outgoing.on_path_lost(now, &view);
         }
         self.probe_count = 0;
-        self.hush = None;
+        self.blackout = None;
         self.arm_probe(now);
     }
 }

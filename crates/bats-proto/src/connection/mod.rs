@@ -3,19 +3,19 @@
 //! The order of work is the same everywhere: an input changes the parts, then [`Connection::poll`]
 //! asks them what is to be sent, in order of urgency, until only a time-out is left.
 
+mod blackout_pacing;
 mod carried;
 mod control;
 mod deadlines;
 mod early;
 mod fragments;
-mod hush;
-mod lies;
+mod idle_trim;
 mod migration;
+mod pollution;
 mod protection;
 mod receive;
-mod rest;
 mod setup;
-mod silence;
+mod stall_detector;
 mod state;
 mod streams;
 mod transmit;
@@ -42,21 +42,21 @@ use crate::link::sent::SentPackets;
 use crate::stats::ConnectionStats;
 use crate::wire::short_header::PacketKind;
 
-use carried::{CarriedSession, LinkCarriage};
+use blackout_pacing::BlackoutPacing;
+use carried::{EndToEndSession, LinkPacketSource};
 use control::PendingControl;
 use deadlines::Deadlines;
 use early::EarlyPackets;
 use fragments::FragmentAssembly;
-use hush::Hush;
+use idle_trim::IdleTrim;
 use migration::Migration;
 use protection::PacketProtection;
-use rest::Rest;
-use silence::Silence;
+use stall_detector::StallDetector;
 use state::State;
 use streams::{Outgoing, Streams};
 use zero_rtt::ZeroRtt;
 
-pub(crate) use carried::{Arrived, Carriage, FirstLink};
+pub(crate) use carried::{Arrived, FirstLink, PacketSource};
 pub(crate) use setup::{Setup, least_budget, local_parameters, max_message, receive_budget};
 
 /// Least and most time that an acknowledgement is held back; between them a 32nd of the
@@ -69,12 +69,12 @@ const MAX_LINGER: Duration = Duration::from_secs(10);
 /// Congestion windows that the send window holds. One of them is two bandwidth-delay products or
 /// so, of which a loss that is repaired by a top-up keeps two and what is under way a third.
 const WINDOWS_HELD: usize = 2;
-/// Octets that the send window never falls below, unless the budget is less, before anything is known
+/// Bytes that the send window never falls below, unless the budget is less, before anything is known
 /// of the path, so that a start-up does not wait for the application, and afterwards: slow paths
 /// would have to carry for minutes what was taken in an instant.
 const FIRST_SEND_WINDOW: usize = 4 << 20;
 const LEAST_SEND_WINDOW: usize = 128 << 10;
-/// Octets acknowledged after which something is known.
+/// Bytes acknowledged after which something is known.
 const KNOWN_PATH_BYTES: u64 = 64 << 10;
 
 /// Longest deadline of a message: nobody waits so long, and sums with it cannot overflow.
@@ -120,7 +120,7 @@ struct PendingSample {
     lost_packets: u64,
     lost_sent_at: Timestamp,
     ce_packets: u64,
-    after_silence: bool,
+    after_blackout: bool,
 }
 
 #[derive(Debug)]
@@ -132,8 +132,8 @@ pub(crate) struct Connection {
     remote: SocketAddr,
     local_ip: Option<IpAddr>,
     migration: Migration,
-    silence: Silence,
-    rest: Rest,
+    stalls: StallDetector,
+    idle_trim: IdleTrim,
     /// Largest UDP payload that both ends take.
     max_udp_payload: u16,
     local_cid: [u8; 4],
@@ -142,7 +142,7 @@ pub(crate) struct Connection {
 
     handshake: Handshake,
     protection: Option<PacketProtection>,
-    /// Octets received and sent before the peer's address is proved (RFC 9000, section 8).
+    /// Bytes received and sent before the peer's address is proved (RFC 9000, section 8).
     unvalidated_received: u64,
     unvalidated_sent: u64,
 
@@ -173,7 +173,7 @@ pub(crate) struct Connection {
     /// When coded data were sent or the peer reported of them last.
     coded_at: Timestamp,
     /// Nothing has been heard for several probe time-outs: what was found then.
-    hush: Option<Hush>,
+    blackout: Option<BlackoutPacing>,
     /// When the first packet that no acknowledgement has followed was sent.
     unanswered_since: Option<Timestamp>,
     /// Packets that may leave now regardless of window and pacing.
@@ -193,16 +193,16 @@ pub(crate) struct Connection {
     ranges: Vec<(u64, u64)>,
 
     /// What the link carries for others.
-    carriage: LinkCarriage,
+    carriage: LinkPacketSource,
     /// Set if this is a session that crosses relays, not a link.
-    carried: Option<Box<CarriedSession>>,
+    carried: Option<Box<EndToEndSession>>,
 
     events: VecDeque<Event>,
     readable_told: bool,
     writable_wanted: bool,
     /// Messages that had become too old when room was last looked for.
     expired_told: u64,
-    /// Octets of the message that was refused last.
+    /// Bytes of the message that was refused last.
     refused_bytes: usize,
     acknowledged_told: bool,
     counters: Counters,
@@ -383,7 +383,7 @@ impl Connection {
         }
     }
 
-    /// Octets that have arrived and that nobody has taken.
+    /// Bytes that have arrived and that nobody has taken.
     pub(crate) fn receive_buffer_bytes(&self) -> usize {
         let held = |streams: &Streams| streams.incoming.bytes_held() + streams.inbox.bytes_held();
         self.streams.as_ref().map_or(0, held)
@@ -437,8 +437,8 @@ impl Connection {
         if let Some(carried) = &self.carried {
             // Its own controller lets everything pass: what counts are the links that it leaves by.
             stats.controller_state = "links";
-            stats.cwnd_bytes = carried.octets_in(carried.round_trip(self.rtt.smoothed()));
-            stats.pacing_bps = carried.octets_in(Duration::from_secs(8));
+            stats.cwnd_bytes = carried.bytes_in(carried.round_trip(self.rtt.smoothed()));
+            stats.pacing_bps = carried.bytes_in(Duration::from_secs(8));
             stats.delivery_bps = stats.pacing_bps;
         }
         if let Some(protection) = &self.protection {
@@ -477,7 +477,7 @@ impl Connection {
 /// the first link carries until the other end has answered.
 fn products(
     controller: &dyn Controller,
-    carried: Option<&CarriedSession>,
+    carried: Option<&EndToEndSession>,
     rtt: &RttEstimator,
 ) -> u64 {
     carried.map_or_else(
@@ -486,7 +486,7 @@ fn products(
     )
 }
 
-/// Octets that may be held for sending now. What the application hands over beyond some bandwidth-
+/// Bytes that may be held for sending now. What the application hands over beyond some bandwidth-
 /// delay products waits here for nothing: it only ages, and the sender's figures run ahead of what
 /// the network carries. What is sent and waits for repair does not count against fresh data.
 fn send_window(
@@ -494,19 +494,19 @@ fn send_window(
     products: u64,
     outgoing: &Outgoing,
     acked: u64,
-    carried: Option<&CarriedSession>,
+    carried: Option<&EndToEndSession>,
 ) -> usize {
     let products = usize::try_from(products).unwrap_or(usize::MAX);
     let with_repairs = outgoing.flow_bytes().saturating_add(products);
     let window = products.saturating_mul(WINDOWS_HELD).max(with_repairs);
     // Across relays the ends acknowledge next to nothing: there the first link knows the path.
-    let is_known = acked >= KNOWN_PATH_BYTES || carried.is_some_and(CarriedSession::has_rate);
+    let is_known = acked >= KNOWN_PATH_BYTES || carried.is_some_and(EndToEndSession::has_rate);
     let least = if is_known { LEAST_SEND_WINDOW } else { FIRST_SEND_WINDOW };
     let timely = carried.filter(|carried| outgoing.is_timely() && carried.has_rate());
     // What would wait beyond its deadline is not worth taking.
-    let in_time = timely.map(|carried| carried.octets_in(config.deadline / 2));
-    let most = in_time.map_or(usize::MAX, |octets| {
-        usize::try_from(octets).unwrap_or(usize::MAX).saturating_add(outgoing.flow_bytes())
+    let in_time = timely.map(|carried| carried.bytes_in(config.deadline / 2));
+    let most = in_time.map_or(usize::MAX, |bytes| {
+        usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(outgoing.flow_bytes())
     });
     window.min(most).max(least).min(config.send_budget)
 }

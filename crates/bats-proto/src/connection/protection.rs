@@ -17,7 +17,7 @@ pub(super) struct Opened {
     pub(super) kind: PacketKind,
     pub(super) carried: bool,
     pub(super) pn: u64,
-    /// Octets of payload behind the header.
+    /// Bytes of payload behind the header.
     pub(super) len: usize,
     /// The peer began a new key phase with this packet.
     pub(super) updated: bool,
@@ -102,14 +102,14 @@ impl PacketProtection {
             destination,
             packet_number: pn as u32,
         };
-        let mut octets = [0; SHORT_HEADER_LEN];
-        header.encode(grease, &mut octets);
+        let mut bytes = [0; SHORT_HEADER_LEN];
+        header.encode(grease, &mut bytes);
         let payload_start = start + SHORT_HEADER_LEN;
         let payload_len = buffer.len() - payload_start;
         buffer.resize(buffer.len() + TAG_LEN, 0);
         let (front, payload) = buffer.split_at_mut(payload_start);
-        front[start..].copy_from_slice(&octets);
-        self.seal.seal_in_place(pn, &octets, payload, payload_len);
+        front[start..].copy_from_slice(&bytes);
+        self.seal.seal_in_place(pn, &bytes, payload, payload_len);
         self.sealed += 1;
         let packet = &mut buffer[start..];
         if let Some(sample) = short_header::sample(packet) {

@@ -43,20 +43,20 @@ impl Connection {
         let remote = datagram.remote;
         let local_ip = datagram.local_ip;
         let payload = datagram.payload;
-        if payload.first().is_some_and(|octet| octet & 0x80 != 0) {
+        if payload.first().is_some_and(|byte| byte & 0x80 != 0) {
             self.handle_handshake_datagram(now, payload);
         } else if short_header::destination(payload).is_some() {
-            let octets = payload.len();
+            let bytes = payload.len();
             let before = self.received.largest().map(|(number, _)| number);
             if self.handle_short(now, payload, ce) {
                 let is_newest = self.received.largest().map(|(number, _)| number) != before;
                 if remote == self.remote {
                     self.local_ip = local_ip.or(self.local_ip);
                     if is_newest {
-                        self.on_known_address(now, octets);
+                        self.on_known_address(now, bytes);
                     }
                 } else if is_newest {
-                    self.on_other_address(now, remote, local_ip, octets);
+                    self.on_other_address(now, remote, local_ip, bytes);
                 }
             }
         } else {
@@ -132,15 +132,15 @@ impl Connection {
         self.ce_received += u64::from(ce);
         match kind {
             (kind, true) => {
-                self.owe_ack(now);
-                self.listen(now);
+                self.schedule_ack(now);
+                self.on_data_activity(now);
                 let payload = payload.to_vec();
                 self.push_arrived(Arrived::Packet(kind, payload));
             }
             (PacketKind::Control, false) => self.handle_control(now, payload),
             (kind, false) => {
-                self.owe_ack(now);
-                self.listen(now);
+                self.schedule_ack(now);
+                self.on_data_activity(now);
                 self.handle_coded(now, kind, payload);
             }
         }
@@ -149,9 +149,9 @@ impl Connection {
 
     /// Data arrived, this connection's own or what it carries for others: a client notices when
     /// there are no more, as its address may be another without its knowing.
-    fn listen(&mut self, now: Timestamp) {
+    fn on_data_activity(&mut self, now: Timestamp) {
         if self.role == Role::Client {
-            self.silence.on_data(now, self.rtt.smoothed());
+            self.stalls.on_data(now, self.rtt.smoothed());
         }
     }
 
@@ -176,7 +176,7 @@ impl Connection {
     }
 
     /// An ack-eliciting packet arrived.
-    fn owe_ack(&mut self, now: Timestamp) {
+    fn schedule_ack(&mut self, now: Timestamp) {
         self.control.unacknowledged += 1;
         let eager =
             self.counters.packets_received < EAGER_ACK_PACKETS && self.control.unacknowledged >= 2;
@@ -258,7 +258,7 @@ impl Connection {
 
     fn handle_frame(&mut self, now: Timestamp, frame: Frame<'_>, ranges: &[(u64, u64)]) {
         match frame {
-            Frame::Ping => self.owe_ack(now),
+            Frame::Ping => self.schedule_ack(now),
             Frame::Ack(header) => self.handle_ack(now, header, ranges),
             Frame::Rank(mut feedback) => {
                 self.coded_at = now;
@@ -277,13 +277,13 @@ impl Connection {
                 }
             }
             Frame::Credit(symbols) => {
-                self.owe_ack(now);
+                self.schedule_ack(now);
                 if let Some(streams) = &mut self.streams {
                     streams.outgoing.on_credit(symbols);
                 }
             }
             Frame::End { symbols, messages } => {
-                self.owe_ack(now);
+                self.schedule_ack(now);
                 let until = now + self.config.deadline;
                 if let Some(streams) = &mut self.streams {
                     streams.incoming.on_end(Totals { symbols, messages }, until);
@@ -291,16 +291,16 @@ impl Connection {
                 }
             }
             Frame::PathChallenge(challenge) => {
-                self.owe_ack(now);
+                self.schedule_ack(now);
                 let unanswered = self.control.path_response.replace(challenge);
                 self.counters.challenges_dropped += u64::from(unanswered.is_some());
             }
             Frame::PathResponse(response) => {
-                self.owe_ack(now);
+                self.schedule_ack(now);
                 self.on_path_response(now, response);
             }
             Frame::HandshakeDone => {
-                self.owe_ack(now);
+                self.schedule_ack(now);
                 if self.role == Role::Client {
                     self.handshake.confirm();
                 } else {
@@ -308,7 +308,7 @@ impl Connection {
                 }
             }
             Frame::Crypto { offset, data } => {
-                self.owe_ack(now);
+                self.schedule_ack(now);
                 self.handshake.read_later(now, offset, data);
             }
             Frame::Close { application, code, reason } => {
@@ -325,7 +325,7 @@ impl Connection {
             Frame::Altered(number) => self.on_altered_told(now, number),
             Frame::BatchRank(report) => self.push_arrived(Arrived::Report(report)),
             Frame::Fragment { id, index, kind, carried, last, data } => {
-                self.owe_ack(now);
+                self.schedule_ack(now);
                 let mut assembly = core::mem::take(&mut self.fragments);
                 let limit = self.streams.as_ref().map_or(0, |s| s.max_symbol_size + 64);
                 let whole = assembly.insert(id, index, (kind, carried), last, data, limit);
@@ -366,13 +366,13 @@ impl Connection {
         }
         self.mtu.on_acknowledged(now, outcome.largest_size);
         // An old packet whose acknowledgement is late tells of a long queue and not of a hole.
-        let after_silence = self.hush.take().is_some_and(|hush| {
-            let begun = hush.since + self.rtt.smoothed() / 2;
+        let after_blackout = self.blackout.take().is_some_and(|blackout| {
+            let begun = blackout.since + self.rtt.smoothed() / 2;
             is_newest
-                && largest.sent_at >= hush.noticed
-                && self.sent.nothing_arrived(begun, hush.noticed)
+                && largest.sent_at >= blackout.noticed
+                && self.sent.nothing_arrived(begun, blackout.noticed)
         });
-        if after_silence {
+        if after_blackout {
             let lost = self.sent.end_silence();
             self.on_losses(now, &lost);
         }
@@ -383,7 +383,7 @@ impl Connection {
         );
 
         let pending = &mut self.pending_sample;
-        pending.after_silence |= after_silence;
+        pending.after_blackout |= after_blackout;
         pending.acked_bytes += outcome.acked_bytes;
         pending.acked_packets += outcome.acked_packets;
         pending.lost_bytes += losses.lost_bytes;
@@ -412,7 +412,7 @@ impl Connection {
                 smoothed_rtt: self.rtt.smoothed(),
                 min_rtt: self.rtt.min(),
                 in_flight: self.sent.bytes_in_flight(),
-                after_silence: pending.after_silence,
+                after_blackout: pending.after_blackout,
             });
         }
         self.probe_count = 0;
@@ -421,7 +421,7 @@ impl Connection {
     }
 
     fn on_losses(&mut self, now: Timestamp, losses: &LossOutcome) {
-        self.say_again(losses.contents);
+        self.retransmit_control(losses.contents);
         for _ in 0..losses.large_lost {
             if self.mtu.on_lost(now, losses.large_size) {
                 break;
@@ -429,7 +429,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn say_again(&mut self, lost: Contents) {
+    pub(super) fn retransmit_control(&mut self, lost: Contents) {
         self.control.credit |= lost.credit;
         self.control.end |= lost.end;
         self.control.handshake_done |= lost.handshake_done;

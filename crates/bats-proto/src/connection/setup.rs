@@ -11,15 +11,15 @@ use bats_types::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::carried::{CarriedSession, LinkCarriage};
+use super::carried::{EndToEndSession, LinkPacketSource};
 use super::control::PendingControl;
 use super::deadlines::Deadlines;
 use super::early::EarlyPackets;
 use super::fragments::FragmentAssembly;
+use super::idle_trim::IdleTrim;
 use super::migration::Migration;
 use super::protection::PacketProtection;
-use super::rest::Rest;
-use super::silence::Silence;
+use super::stall_detector::StallDetector;
 use super::state::State;
 use super::streams::{Incoming, Outgoing, Streams, TimelyIncoming};
 use super::zero_rtt::ZeroRtt;
@@ -63,7 +63,7 @@ pub(crate) struct Setup {
     pub(crate) carried: Option<(FlowKey, bool)>,
 }
 
-/// Octets that the longest window takes: below that budget a repair could not be made or used.
+/// Bytes that the longest window takes: below that budget a repair could not be made or used.
 fn window_bytes(config: &TransportConfig) -> usize {
     usize::from(MAX_WINDOW) * padded_length(symbol_size_for(config.max_udp_payload))
 }
@@ -122,8 +122,8 @@ impl Connection {
             remote: setup.remote,
             local_ip: setup.local_ip,
             migration: Migration::default(),
-            silence: Silence::default(),
-            rest: Rest::default(),
+            stalls: StallDetector::default(),
+            idle_trim: IdleTrim::default(),
             max_udp_payload: setup.config.max_udp_payload,
             local_cid: setup.local_cid,
             remote_cid: [0; 4],
@@ -155,7 +155,7 @@ impl Connection {
             deadlines: Deadlines { idle: Some(now + idle_timeout), ..Deadlines::default() },
             probe_count: 0,
             coded_at: now,
-            hush: None,
+            blackout: None,
             unanswered_since: None,
             probes_allowed: 0,
             heard_since_close: 0,
@@ -173,16 +173,16 @@ impl Connection {
             refused_bytes: 0,
             acknowledged_told: true,
             counters: Counters::default(),
-            carriage: LinkCarriage::default(),
+            carriage: LinkPacketSource::default(),
             carried: setup
                 .carried
-                .map(|(key, recoded)| Box::new(CarriedSession::new(key, recoded))),
+                .map(|(key, recoded)| Box::new(EndToEndSession::new(key, recoded))),
             code_seed: setup.code_seed,
             config: setup.config,
         }
     }
 
-    /// Octets of received data that the connection may hold.
+    /// Bytes of received data that the connection may hold.
     pub(crate) fn memory(&self) -> usize {
         receive_budget(&self.config)
     }

@@ -5,10 +5,10 @@ use core::time::Duration;
 use bats_types::Timestamp;
 use rand::Rng;
 
-use super::carried::Carriage;
+use super::blackout_pacing::BlackoutPacing;
+use super::carried::PacketSource;
 use super::control::PendingControl;
 use super::deadlines::expired;
-use super::hush::Hush;
 use super::protection::PacketProtection;
 use super::streams::Totals;
 use super::{Connection, MAX_ACK_DELAY, Role};
@@ -25,7 +25,7 @@ use crate::wire::varint::Writer;
 const ECT0: u8 = 0b10;
 /// Segments of one GSO burst; the kernel takes 64.
 const MAX_SEGMENTS: usize = 64;
-/// Octets of one GSO burst: an IP datagram's length field, less headers.
+/// Bytes of one GSO burst: an IP datagram's length field, less headers.
 const MAX_BURST_BYTES: usize = 65_000;
 /// Longest interval between probes of a silent path: how soon a transfer resumes when a broken
 /// link returns.
@@ -43,10 +43,10 @@ const FAST_PROBES: u32 = 20;
 const CARRIED_PROBE_FACTOR: u32 = 3;
 /// Probes of such a session that an idle time-out has room for, however long its round trip seems.
 const CARRIED_PROBES: u32 = 8;
-/// Octets below which no further report is begun in a control packet: its fields and some ranks, and
+/// Bytes below which no further report is begun in a control packet: its fields and some ranks, and
 /// an acknowledgement.
 const REPORT_ROOM: usize = 600;
-/// Octets of a FRAGMENT frame's header at most.
+/// Bytes of a FRAGMENT frame's header at most.
 const FRAGMENT_OVERHEAD: usize = 1 + 8 + 1 + 1 + 1;
 
 impl Connection {
@@ -55,7 +55,7 @@ impl Connection {
         &mut self,
         now: Timestamp,
         buffer: &mut Vec<u8>,
-        mut carriage: Option<&mut dyn Carriage>,
+        mut carriage: Option<&mut dyn PacketSource>,
     ) -> Option<Transmit> {
         buffer.clear();
         if self.state.is_dead() {
@@ -239,7 +239,7 @@ impl Connection {
             self.coded_at = now;
         }
         self.sent.on_sent(now, size, ack_eliciting, self.app_limited, contents);
-        // Acknowledgements count, too: the octets of a round are those of all packets.
+        // Acknowledgements count, too: the bytes of a round are those of all packets.
         self.controller.on_sent(now, size as u64, self.sent.bytes_in_flight());
         // Probes of the MTU are lost as a rule, and many follow each other: they must not put off the
         // probe time-out of what else is under way.
@@ -254,7 +254,7 @@ impl Connection {
         &mut self,
         now: Timestamp,
         buffer: &mut Vec<u8>,
-        carriage: &mut Option<&mut dyn Carriage>,
+        carriage: &mut Option<&mut dyn PacketSource>,
     ) -> Option<usize> {
         let carriage = carriage.as_mut().filter(|carriage| carriage.has_report());
         if let Some(streams) = &self.streams
@@ -402,10 +402,10 @@ impl Connection {
         &mut self,
         now: Timestamp,
         buffer: &mut Vec<u8>,
-        carriage: &mut Option<&mut dyn Carriage>,
+        carriage: &mut Option<&mut dyn PacketSource>,
     ) -> Option<usize> {
         let (rate, window) = (self.controller.pacing_rate(), self.controller.window());
-        self.pacer.set_rate(self.hush.map_or(rate, |hush| hush.pace(rate, window)));
+        self.pacer.set_rate(self.blackout.map_or(rate, |blackout| blackout.pace(rate, window)));
         self.deadlines.pacing = None;
         let mut segment_size = None;
         if !self.stash.is_empty() {
@@ -453,7 +453,7 @@ impl Connection {
             }
             let backlog = carriage.as_ref().is_some_and(|carriage| carriage.has_backlog());
             // What is sent into a silence is less than the path may carry, too.
-            self.app_limited = (!self.has_data() && !backlog) || self.hush.is_some();
+            self.app_limited = (!self.has_data() && !backlog) || self.blackout.is_some();
             self.probes_allowed = self.probes_allowed.saturating_sub(1);
             if self.scratch.len() + SHORT_OVERHEAD > usize::from(self.mtu.current()) {
                 self.unsplit = Some(kind);
@@ -492,7 +492,7 @@ impl Connection {
     fn next_carried(
         &mut self,
         now: Timestamp,
-        carriage: &mut Option<&mut dyn Carriage>,
+        carriage: &mut Option<&mut dyn PacketSource>,
     ) -> Option<(PacketKind, bool)> {
         let carriage = carriage.as_mut()?;
         let (view, number) = (self.link_view(now), self.sent.peek_next());
@@ -576,7 +576,7 @@ impl Connection {
         if expired(&mut self.deadlines.keep_alive, now) {
             self.control.ping = true;
         }
-        self.control.ping |= self.silence.is_due(now);
+        self.control.ping |= self.stalls.is_due(now);
         expired(&mut self.deadlines.pacing, now);
         let view = self.path_view();
         if let Some(streams) = &mut self.streams {
@@ -601,10 +601,12 @@ impl Connection {
         self.controller.on_probe_timeout(now, self.probe_count);
         if self.probe_count >= PROBES_BEFORE_ABANDON {
             let lost = self.sent.abandon_in_flight();
-            self.say_again(lost);
+            self.retransmit_control(lost);
             let since = self.unanswered_since.unwrap_or(now);
             let interval = self.probe_backoff();
-            self.hush.get_or_insert(Hush { since, noticed: now, interval }).interval = interval;
+            self.blackout
+                .get_or_insert(BlackoutPacing { since, noticed: now, interval })
+                .interval = interval;
         }
         let probed = self.streams.as_mut().is_some_and(|s| s.outgoing.on_probe_timeout());
         if probed || self.has_data() {
@@ -675,7 +677,7 @@ impl Connection {
                 add(self.mtu.next_timeout().map(|at| at.max(now)));
                 add(self.migration.next_timeout());
             }
-            add(self.silence.next_timeout());
+            add(self.stalls.next_timeout());
             add(self.quiet_at().filter(|&at| at > now));
             add(self.rest_at());
             if let Some(streams) = &self.streams {

@@ -11,7 +11,7 @@ use crate::congestion;
 use crate::error::SendError;
 use crate::link::mtu::BASE_UDP_PAYLOAD;
 
-/// Octets sent to an unproved address for each one that came from there (RFC 9000, section 8).
+/// Bytes sent to an unproved address for each one that came from there (RFC 9000, section 8).
 pub(super) const AMPLIFICATION: u64 = 3;
 
 /// What a connection did before its handshake was done.
@@ -34,7 +34,7 @@ impl Connection {
         self.zero_rtt.provisional
     }
 
-    /// Octets that may be sent now to an address that is not proved.
+    /// Bytes that may be sent now to an address that is not proved.
     pub(super) fn unproved_allowance(&self) -> usize {
         let allowed = self.unvalidated_received.saturating_mul(AMPLIFICATION);
         usize::try_from(allowed.saturating_sub(self.unvalidated_sent)).unwrap_or(usize::MAX)

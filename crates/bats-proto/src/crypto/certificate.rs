@@ -4,9 +4,9 @@ use crate::config::Identity;
 
 /// SHA-256 of a certificate in DER.
 pub fn fingerprint(certificate: &[u8]) -> [u8; 32] {
-    let mut octets = [0; 32];
-    octets.copy_from_slice(digest::digest(&digest::SHA256, certificate).as_ref());
-    octets
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest::digest(&digest::SHA256, certificate).as_ref());
+    bytes
 }
 
 /// Makes a key and a self-signed certificate for these names.

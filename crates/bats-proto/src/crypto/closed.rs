@@ -5,7 +5,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use crate::config::ClosedKey;
 use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN, VERSION};
 
-/// Octets of a proof.
+/// Bytes of a proof.
 pub(crate) const PROOF_LEN: usize = 16;
 
 /// Each use has a key of its own (BLAKE3, section 6.2).
@@ -29,7 +29,7 @@ impl core::fmt::Debug for ClosedSecrets {
 
 impl ClosedSecrets {
     pub(crate) fn new(key: &ClosedKey) -> Self {
-        let derive = |context| blake3::derive_key(context, key.octets());
+        let derive = |context| blake3::derive_key(context, key.bytes());
         Self {
             flight: derive(FLIGHT_CONTEXT),
             retry: derive(RETRY_CONTEXT),
@@ -104,8 +104,8 @@ fn first_half(hash: blake3::Hash) -> [u8; PROOF_LEN] {
 mod tests {
     use super::*;
 
-    fn secrets(octet: u8) -> ClosedSecrets {
-        ClosedSecrets::new(&ClosedKey::new([octet; 32]))
+    fn secrets(byte: u8) -> ClosedSecrets {
+        ClosedSecrets::new(&ClosedKey::new([byte; 32]))
     }
 
     #[test]
@@ -136,10 +136,10 @@ mod tests {
         assert_eq!(theirs.before_retry_proof(&[3; 8], &[4; 4], &retry), None);
         assert_eq!(ours.before_retry_proof(&[5; 8], &[4; 4], &retry), None);
         assert_eq!(ours.before_retry_proof(&[3; 8], &[5; 4], &retry), None);
-        for octet in 0..retry.len() {
+        for byte in 0..retry.len() {
             let mut forged = retry.clone();
-            forged[octet] ^= 1;
-            assert_eq!(ours.before_retry_proof(&[3; 8], &[4; 4], &forged), None, "octet {octet}");
+            forged[byte] ^= 1;
+            assert_eq!(ours.before_retry_proof(&[3; 8], &[4; 4], &forged), None, "byte {byte}");
         }
         assert_eq!(ours.before_retry_proof(&[3; 8], &[4; 4], &[]), None);
         // The proof of a flight is none of a retry: each has a key of its own.

@@ -23,7 +23,7 @@ pub(crate) use session::{Unlocked, initial_keys, plain_keys};
 pub use store::SessionStore;
 pub(crate) use symbol::{SymbolKey, SymbolKeys};
 
-/// Octets of a tag.
+/// Bytes of a tag.
 pub const TAG_LEN: usize = 16;
 
 /// Seals and opens the payload of packets.
@@ -86,8 +86,8 @@ impl Keys {
 }
 
 impl PacketKey {
-    /// Seals the first `len` octets of `buffer`; the tag goes behind them, into the last
-    /// [`TAG_LEN`] octets. `buffer` has `len + TAG_LEN` octets.
+    /// Seals the first `len` bytes of `buffer`; the tag goes behind them, into the last
+    /// [`TAG_LEN`] bytes. `buffer` has `len + TAG_LEN` bytes.
     pub fn seal_in_place(&self, pn: u64, header: &[u8], buffer: &mut [u8], len: usize) {
         let (payload, tag) = buffer.split_at_mut(len);
         match self {
@@ -134,12 +134,12 @@ impl PacketKey {
 }
 
 impl HeaderKey {
-    /// The mask for the first octet and the packet number (RFC 9001, section 5.4).
+    /// The mask for the first byte and the packet number (RFC 9001, section 5.4).
     pub fn mask(&self, sample: &[u8; 16]) -> [u8; 5] {
         match self {
             Self::Aead(key) => {
-                // The library masks in place; masking zeros yields the mask. A first octet of a
-                // short header and a number length of four have all five octets masked.
+                // The library masks in place; masking zeros yields the mask. A first byte of a
+                // short header and a number length of four have all five bytes masked.
                 let mut first = 0x03;
                 let mut number = [0; 4];
                 if key.encrypt_in_place(sample, &mut first, &mut number).is_err() {

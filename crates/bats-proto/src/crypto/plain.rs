@@ -31,8 +31,8 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-fn mix(lanes: &mut [u64; 4], octets: &[u8]) {
-    let (blocks, rest) = octets.as_chunks::<32>();
+fn mix(lanes: &mut [u64; 4], bytes: &[u8]) {
+    let (blocks, rest) = bytes.as_chunks::<32>();
     let mut last = [0; 32];
     last[..rest.len()].copy_from_slice(rest);
     for block in blocks.iter().chain(core::iter::once(&last)) {
@@ -50,33 +50,33 @@ mod tests {
     /// Simulations give the same trace on every machine and in every version.
     #[test]
     fn golden_tags() {
-        let octets: [u8; 100] = core::array::from_fn(|i| i as u8);
+        let bytes: [u8; 100] = core::array::from_fn(|i| i as u8);
         for (label, number, header, payload, tag) in [
             (1, 0, 0, 0, 0xc694_ad1a_bdbc_dc11_83a7_bee2_48f7_5efe_u128),
             (2, 7, 9, 31, 0x76a7_2950_9ca5_f94d_e9f5_ec67_236e_bc2d),
             (3, 1 << 40, 33, 64, 0xd24a_b350_cec1_28ab_e8b7_1e23_85a0_c537),
             (4, u64::MAX, 64, 100, 0xbe0a_3b9c_1d61_52a4_9adb_a882_c6bf_c44f),
         ] {
-            let made = PlainKey::new(label).tag(number, &octets[..header], &octets[..payload]);
+            let made = PlainKey::new(label).tag(number, &bytes[..header], &bytes[..payload]);
             assert_eq!(u128::from_be_bytes(made), tag, "{label}");
         }
     }
 
     #[test]
-    fn every_octet_and_every_length_counts() {
-        let mut octets = [7; 80];
+    fn every_byte_and_every_length_counts() {
+        let mut bytes = [7; 80];
         let tag =
             |number, header: &[u8], payload: &[u8]| PlainKey::new(1).tag(number, header, payload);
-        let genuine = tag(5, &octets[..9], &octets[9..]);
-        assert_ne!(tag(6, &octets[..9], &octets[9..]), genuine);
-        assert_ne!(PlainKey::new(2).tag(5, &octets[..9], &octets[9..]), genuine);
+        let genuine = tag(5, &bytes[..9], &bytes[9..]);
+        assert_ne!(tag(6, &bytes[..9], &bytes[9..]), genuine);
+        assert_ne!(PlainKey::new(2).tag(5, &bytes[..9], &bytes[9..]), genuine);
         for header in (0..80).filter(|&header| header != 9) {
-            assert_ne!(tag(5, &octets[..header], &octets[header..]), genuine, "{header}");
+            assert_ne!(tag(5, &bytes[..header], &bytes[header..]), genuine, "{header}");
         }
         for at in 0..80 {
-            octets[at] ^= 1;
-            assert_ne!(tag(5, &octets[..9], &octets[9..]), genuine, "{at}");
-            octets[at] ^= 1;
+            bytes[at] ^= 1;
+            assert_ne!(tag(5, &bytes[..9], &bytes[9..]), genuine, "{at}");
+            bytes[at] ^= 1;
         }
         // Zeros behind the payload are no part of it.
         assert_ne!(tag(5, &[], &[0; 3]), tag(5, &[], &[0; 4]));

@@ -428,10 +428,10 @@ impl Session {
     pub(crate) fn symbol_keys(&self) -> Option<SymbolKeys> {
         match &self.0 {
             Inner::Tls(tls) => {
-                let mut octets = [0; 2 * SECRET_LEN];
-                tls.connection.export_keying_material(&mut octets, EXPORTER_LABEL, None).ok()?;
+                let mut bytes = [0; 2 * SECRET_LEN];
+                tls.connection.export_keying_material(&mut bytes, EXPORTER_LABEL, None).ok()?;
                 let is_client = matches!(tls.connection, quic::Connection::Client(_));
-                Some(SymbolKeys::from_exporter(&octets, is_client))
+                Some(SymbolKeys::from_exporter(&bytes, is_client))
             }
             Inner::Plain(plain) => {
                 plain.done.then(|| SymbolKeys::plain(plain.side == Side::Client))

@@ -123,14 +123,14 @@ fn a_ticket_is_taken_as_it_is_or_not_at_all() {
             let at = hello.len() - from_end;
             hello[at] ^= 1;
         });
-        assert!(!done && server.early_keys().is_none(), "{from_end} octets from the end");
+        assert!(!done && server.early_keys().is_none(), "{from_end} bytes from the end");
         assert!(!client.is_done());
         // An unknown ticket is none; a wrong binder is an attack.
         let (mut client, mut server) = ends.begin();
         let mut hello = say(&mut client).concat();
         let at = hello.len() - from_end;
         hello[at] ^= 1;
-        assert_eq!(server.read(NOW, &hello).is_ok(), is_ticket, "{from_end} octets from the end");
+        assert_eq!(server.read(NOW, &hello).is_ok(), is_ticket, "{from_end} bytes from the end");
     }
 }
 
@@ -191,7 +191,7 @@ fn the_stand_in_shakes_hands_as_tls_does() {
         (out, unlocked)
     }
 
-    /// Hands over a flight, of which all but the last octet unlocks nothing.
+    /// Hands over a flight, of which all but the last byte unlocks nothing.
     fn read(session: &mut Session, flight: &[u8]) {
         assert!(!session.is_done() && session.symbol_keys().is_none());
         let (last, before) = flight.split_last().unwrap();
@@ -231,7 +231,7 @@ fn the_stand_in_shakes_hands_as_tls_does() {
     let mut content = Vec::new();
     let (mut clients, mut servers) = (client.symbol_keys().unwrap(), server.symbol_keys().unwrap());
     let mut symbol = [0; 40];
-    assert!(clients.seal.seal(1, &mut symbol, |octets| octets.len()) > 0);
+    assert!(clients.seal.seal(1, &mut symbol, |bytes| bytes.len()) > 0);
     assert!(servers.open.open(1, &symbol, &mut content));
     assert!(!clients.open.open(1, &symbol, &mut content));
 
@@ -272,7 +272,7 @@ fn keys_of_the_stand_in_differ_by_label_and_direction() {
     assert_eq!(local.packet.open_in_place(0, &[], &mut [0; TAG_LEN - 1]), None);
 }
 
-/// Samples and masks of RFC 9001, appendices A.2 and A.3; the first octet with the five bits that a
+/// Samples and masks of RFC 9001, appendices A.2 and A.3; the first byte with the five bits that a
 /// short header has masked. Limits of section 6.6.
 #[test]
 fn masks_are_those_of_the_rfc() {

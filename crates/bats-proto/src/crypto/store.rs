@@ -18,7 +18,7 @@ const MAX_PER_SERVER: usize = 4;
 /// Kinds of trust remembered at once, each with its certificate authorities; with the oldest go its
 /// sessions.
 const MAX_BASES: usize = 16;
-/// Octets of certificates kept with a session. Servers with longer chains are greeted in full.
+/// Bytes of certificates kept with a session. Servers with longer chains are greeted in full.
 const MAX_CHAIN: usize = 16 << 10;
 
 /// Sessions that a client keeps, to take them up again: the next handshake with the same server, under

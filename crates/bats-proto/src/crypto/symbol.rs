@@ -9,18 +9,18 @@ use super::plain::PlainKey;
 
 /// Label of the exporter (RFC 8446, section 7.5).
 pub(super) const EXPORTER_LABEL: &[u8] = b"openbats symbols";
-/// Octets of one direction's secret.
+/// Bytes of one direction's secret.
 pub(super) const SECRET_LEN: usize = 32;
-/// Octets of the length before the content.
+/// Bytes of the length before the content.
 const LENGTH_LEN: usize = 2;
-/// Octets of a symbol that are not content.
+/// Bytes of a symbol that are not content.
 pub(crate) const SYMBOL_OVERHEAD: usize = LENGTH_LEN + TAG_LEN;
-/// Octets of a block that are sealed together: what is sealed has a length of two octets.
+/// Bytes of a block that are sealed together: what is sealed has a length of two bytes.
 const BLOCK_PART: usize = 32 << 10;
 /// A block's number times two to this, plus the part, is the number that a part is sealed with: blocks
 /// have at most 512 packets of 64 KiB.
 const PART_BITS: u32 = 12;
-/// The part that ends a block, and its octets: it holds the number of the others.
+/// The part that ends a block, and its bytes: it holds the number of the others.
 const LAST_PART: u64 = (1 << PART_BITS) - 1;
 const LAST_LEN: usize = SYMBOL_OVERHEAD + 2;
 /// Symbols per key, as a power of two: far below what is safe for AES-GCM (RFC 9001, section 6.6).
@@ -52,10 +52,10 @@ impl core::fmt::Debug for SymbolKey {
 }
 
 impl SymbolKeys {
-    /// From the exporter's octets: the client's secret, then the server's.
-    pub(super) fn from_exporter(octets: &[u8; 2 * SECRET_LEN], is_client: bool) -> Self {
+    /// From the exporter's bytes: the client's secret, then the server's.
+    pub(super) fn from_exporter(bytes: &[u8; 2 * SECRET_LEN], is_client: bool) -> Self {
         let key = |client: bool| {
-            let (clients, servers) = octets.split_at(SECRET_LEN);
+            let (clients, servers) = bytes.split_at(SECRET_LEN);
             let secret = if client { clients } else { servers };
             SymbolKey {
                 secret: Secret::Tls(Box::new(hmac::Key::new(hmac::HMAC_SHA256, secret))),
@@ -95,7 +95,7 @@ impl SymbolKey {
         self.keys.get(index).map(|(_, key)| key)
     }
 
-    /// Lets `fill` write content into `symbol` and seals it; octets of the sealed symbol, 0 if
+    /// Lets `fill` write content into `symbol` and seals it; bytes of the sealed symbol, 0 if
     /// `fill` wrote none.
     pub(crate) fn seal(
         &mut self,
@@ -155,20 +155,20 @@ impl SymbolKey {
 }
 
 impl SymbolKey {
-    /// Lets `fill` write content into a block as long as it writes any, and seals it in parts; octets
+    /// Lets `fill` write content into a block as long as it writes any, and seals it in parts; bytes
     /// of the sealed block, 0 if `fill` wrote none. The last part says that no other is missing.
     pub(crate) fn seal_block(
         &mut self,
         block: u64,
-        octets: &mut [u8],
+        bytes: &mut [u8],
         mut fill: impl FnMut(&mut [u8]) -> usize,
     ) -> usize {
-        let room = octets.len().saturating_sub(LAST_LEN);
+        let room = bytes.len().saturating_sub(LAST_LEN);
         let (mut total, mut parts) = (0, 0_u16);
         while u64::from(parts) < LAST_PART {
             let end = room.min(total + BLOCK_PART);
             let number = block << PART_BITS | u64::from(parts);
-            let len = self.seal(number, &mut octets[total..end], &mut fill);
+            let len = self.seal(number, &mut bytes[total..end], &mut fill);
             if len == 0 {
                 break;
             }
@@ -177,18 +177,18 @@ impl SymbolKey {
         }
         if total > 0 {
             let last = block << PART_BITS | LAST_PART;
-            total += self.seal(last, &mut octets[total..][..LAST_LEN], |octets| {
-                octets.copy_from_slice(&parts.to_be_bytes());
-                octets.len()
+            total += self.seal(last, &mut bytes[total..][..LAST_LEN], |bytes| {
+                bytes.copy_from_slice(&parts.to_be_bytes());
+                bytes.len()
             });
         }
         total
     }
 
     /// Opens a block in place; false if it was altered.
-    pub(crate) fn open_block(&mut self, block: u64, octets: &mut Vec<u8>) -> bool {
-        let mut content = Vec::with_capacity(octets.len());
-        let (mut rest, mut part) = (octets.as_slice(), Vec::new());
+    pub(crate) fn open_block(&mut self, block: u64, bytes: &mut Vec<u8>) -> bool {
+        let mut content = Vec::with_capacity(bytes.len());
+        let (mut rest, mut part) = (bytes.as_slice(), Vec::new());
         let mut parts = 0_u16;
         while rest.len() > LAST_LEN && u64::from(parts) < LAST_PART {
             if !self.open(block << PART_BITS | u64::from(parts), rest, &mut part) {
@@ -203,16 +203,16 @@ impl SymbolKey {
             && self.open(block << PART_BITS | LAST_PART, rest, &mut part)
             && part == parts.to_be_bytes();
         if is_whole {
-            *octets = content;
+            *bytes = content;
         }
         is_whole
     }
 }
 
 fn nonce(number: u64) -> Nonce {
-    let mut octets = [0; NONCE_LEN];
-    octets[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
-    Nonce::assume_unique_for_key(octets)
+    let mut bytes = [0; NONCE_LEN];
+    bytes[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
+    Nonce::assume_unique_for_key(bytes)
 }
 
 #[cfg(test)]
@@ -220,9 +220,9 @@ mod tests {
     use super::*;
 
     fn pairs() -> Vec<(SymbolKeys, SymbolKeys)> {
-        let octets = core::array::from_fn(|i| i as u8);
+        let bytes = core::array::from_fn(|i| i as u8);
         vec![
-            (SymbolKeys::from_exporter(&octets, true), SymbolKeys::from_exporter(&octets, false)),
+            (SymbolKeys::from_exporter(&bytes, true), SymbolKeys::from_exporter(&bytes, false)),
             (SymbolKeys::plain(true), SymbolKeys::plain(false)),
         ]
     }
@@ -233,9 +233,9 @@ mod tests {
             let mut content = Vec::new();
             for number in [0, 5, (1 << 22) - 1, 1 << 22, 3 << 22, 6] {
                 let mut symbol = vec![0; 100];
-                let len = client.seal.seal(number, &mut symbol, |octets| {
-                    assert_eq!(octets.len(), 100 - SYMBOL_OVERHEAD);
-                    octets[..5].copy_from_slice(b"hello");
+                let len = client.seal.seal(number, &mut symbol, |bytes| {
+                    assert_eq!(bytes.len(), 100 - SYMBOL_OVERHEAD);
+                    bytes[..5].copy_from_slice(b"hello");
                     5
                 });
                 assert_eq!(len, 5 + SYMBOL_OVERHEAD);
@@ -248,16 +248,16 @@ mod tests {
                 for at in 0..len {
                     let mut altered = symbol.clone();
                     altered[at] ^= 1;
-                    assert!(!server.open.open(number, &altered, &mut content), "octet {at}");
+                    assert!(!server.open.open(number, &altered, &mut content), "byte {at}");
                     assert!(content.is_empty());
                 }
             }
             for total in [1, 100, BLOCK_PART, 3 * BLOCK_PART] {
                 let (mut block, mut left) = (vec![0; total + 200], total);
-                let len = client.seal.seal_block(9, &mut block, |octets| {
-                    // As a queue of messages does, some octets are left free.
-                    let part = left.min(octets.len().saturating_sub(3));
-                    octets[..part].fill(left as u8);
+                let len = client.seal.seal_block(9, &mut block, |bytes| {
+                    // As a queue of messages does, some bytes are left free.
+                    let part = left.min(bytes.len().saturating_sub(3));
+                    bytes[..part].fill(left as u8);
                     left -= part;
                     part
                 });
@@ -269,7 +269,7 @@ mod tests {
                 for at in (0..len).step_by(977) {
                     let mut altered = block.clone();
                     altered[at] ^= 1;
-                    assert!(!server.open.open_block(9, &mut altered), "octet {at}");
+                    assert!(!server.open.open_block(9, &mut altered), "byte {at}");
                     // Neither can parts be cut off.
                     assert!(!server.open.open_block(9, &mut block[..at].to_vec()), "{at}");
                     assert!(!server.open.open_block(9, &mut block[at + 1..].to_vec()), "{at}");
@@ -290,27 +290,27 @@ mod tests {
     /// associated data: computed by another implementation.
     #[test]
     fn golden_symbols() {
-        let octets = core::array::from_fn(|i| i as u8);
+        let bytes = core::array::from_fn(|i| i as u8);
         for (number, is_client, sealed) in [
             (5, true, "00058a3ece325f097427081b74a5063f2eb251f2da9534"),
             ((1 << 22) - 1, false, "0005f37446607f78d8b0c1a3b5ee145a9db7a18d809923"),
             (0x0102_0304_0506_0708, true, "00055c12a3f1751766b0189e86fbdc085ebc9dfc7b5b37"),
         ] {
-            let mut keys = SymbolKeys::from_exporter(&octets, is_client);
+            let mut keys = SymbolKeys::from_exporter(&bytes, is_client);
             let mut symbol = vec![0; 5 + SYMBOL_OVERHEAD];
-            let fill = |octets: &mut [u8]| {
-                octets.copy_from_slice(b"hello");
+            let fill = |bytes: &mut [u8]| {
+                bytes.copy_from_slice(b"hello");
                 5
             };
             assert_eq!(keys.seal.seal(number, &mut symbol, fill), symbol.len());
-            let made: String = symbol.iter().map(|octet| format!("{octet:02x}")).collect();
+            let made: String = symbol.iter().map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(made, sealed, "{number}");
         }
         // The simulator's: the same layout with the stand-in's checksum.
         for (is_client, label) in [(false, 0x5eed), (true, 0x5eee)] {
             let mut symbol = [0; 5 + SYMBOL_OVERHEAD];
-            SymbolKeys::plain(is_client).seal.seal(7, &mut symbol, |octets| {
-                octets.copy_from_slice(b"hello");
+            SymbolKeys::plain(is_client).seal.seal(7, &mut symbol, |bytes| {
+                bytes.copy_from_slice(b"hello");
                 5
             });
             let tag = PlainKey::new(label).tag(7, &[0, 5], b"hello");
@@ -332,37 +332,34 @@ mod tests {
         }
     }
 
-    /// The length of the content has two octets.
+    /// The length of the content has two bytes.
     #[test]
     fn content_is_limited_by_its_length_field() {
         for (mut client, mut server) in pairs() {
             let mut symbol = vec![0; 70_000];
             let mut content = Vec::new();
-            let len = client.seal.seal(1, &mut symbol, |octets| {
-                assert_eq!(octets.len(), 65_535);
-                octets.fill(9);
+            let len = client.seal.seal(1, &mut symbol, |bytes| {
+                assert_eq!(bytes.len(), 65_535);
+                bytes.fill(9);
                 70_000
             });
             assert_eq!(len, 65_535 + SYMBOL_OVERHEAD);
             assert!(server.open.open(1, &symbol, &mut content));
             assert_eq!(content, [9; 65_535]);
             let mut symbol = [0; SYMBOL_OVERHEAD + 1];
-            assert_eq!(
-                client.seal.seal(2, &mut symbol, |octets| octets.len()),
-                SYMBOL_OVERHEAD + 1
-            );
+            assert_eq!(client.seal.seal(2, &mut symbol, |bytes| bytes.len()), SYMBOL_OVERHEAD + 1);
         }
     }
 
     #[test]
     fn parts_of_a_block_are_bounded_in_length_and_number() {
         for (mut client, mut server) in pairs() {
-            // Two whole parts and the octets of the last, which says how many there were.
+            // Two whole parts and the bytes of the last, which says how many there were.
             let mut block = vec![0; 2 * BLOCK_PART + LAST_LEN];
             let mut rooms = Vec::new();
-            let len = client.seal.seal_block(3, &mut block, |octets| {
-                rooms.push(octets.len());
-                octets.len()
+            let len = client.seal.seal_block(3, &mut block, |bytes| {
+                rooms.push(bytes.len());
+                bytes.len()
             });
             assert_eq!(rooms, [BLOCK_PART - SYMBOL_OVERHEAD; 2]);
             assert_eq!((len, BLOCK_PART, LAST_LEN), (block.len(), 32_768, 20));
@@ -372,8 +369,8 @@ mod tests {
             // As many parts as their numbers allow, then nothing more is taken.
             let mut block = vec![0; 5_000 * (1 + SYMBOL_OVERHEAD) + LAST_LEN];
             let mut taken = 0;
-            let len = client.seal.seal_block(4, &mut block, |octets| {
-                octets[0] = 5;
+            let len = client.seal.seal_block(4, &mut block, |bytes| {
+                bytes[0] = 5;
                 taken += 1;
                 1
             });
@@ -384,7 +381,7 @@ mod tests {
 
             // A block without room for the last part takes nothing; neither does one without content.
             for room in 0..=LAST_LEN + SYMBOL_OVERHEAD {
-                assert_eq!(client.seal.seal_block(5, &mut vec![0; room], |octets| octets.len()), 0);
+                assert_eq!(client.seal.seal_block(5, &mut vec![0; room], |bytes| bytes.len()), 0);
             }
         }
     }

@@ -10,7 +10,7 @@ use super::clock::ToldTime;
 
 /// Sessions kept at once: 3 MiB or so. The oldest make room; their clients shake hands in full.
 pub(super) const MAX_SESSIONS: usize = 8_192;
-/// Octets of a session: a key, a name and an application protocol.
+/// Bytes of a session: a key, a name and an application protocol.
 pub(super) const MAX_SESSION: usize = 1_024;
 /// How long a session can be taken up, as the client is told.
 pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);

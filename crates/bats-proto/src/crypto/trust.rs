@@ -88,10 +88,10 @@ pub(super) struct Basis([u8; 32]);
 
 impl Basis {
     pub(super) fn of(config: &config::ClientConfig) -> Self {
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         let mut put = |part: &[u8]| {
-            octets.extend_from_slice(&(part.len() as u64).to_be_bytes());
-            octets.extend_from_slice(part);
+            bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            bytes.extend_from_slice(part);
         };
         match &config.trust {
             PeerTrust::Authorities { certificates, .. } => {
@@ -109,6 +109,6 @@ impl Basis {
             identity.certificate_chain.iter().for_each(|certificate| put(certificate));
             put(&identity.private_key);
         }
-        Self(fingerprint(&octets))
+        Self(fingerprint(&bytes))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use rustc_hash::FxHashSet;
 
-use super::{ConnectionHandle, carrier};
+use super::{ConnectionHandle, relay_node};
 use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN};
 
 /// Half-open handshakes at once: each takes some 20 KiB, and 70 more if its client
@@ -29,13 +29,13 @@ struct Prefix(u128);
 
 impl Prefix {
     fn of(address: SocketAddr) -> Self {
-        let (octets, bits) = match address.ip().to_canonical() {
+        let (bytes, bits) = match address.ip().to_canonical() {
             IpAddr::V4(ip) => (ip.to_ipv6_mapped(), 96 + 24),
             // The rest names the flow.
-            IpAddr::V6(ip) if carrier::is_carried(address) => (ip, 96),
+            IpAddr::V6(ip) if relay_node::is_carried(address) => (ip, 96),
             IpAddr::V6(ip) => (ip, 56),
         };
-        Self(octets.to_bits() & (u128::MAX << (128 - bits)))
+        Self(bytes.to_bits() & (u128::MAX << (128 - bits)))
     }
 }
 
@@ -112,7 +112,7 @@ impl Flights {
     }
 }
 
-/// Octets that peers may have this endpoint hold, all connections together. A connection is given
+/// Bytes that peers may have this endpoint hold, all connections together. A connection is given
 /// its part when it begins, because its credit is a promise that cannot be taken back.
 #[derive(Debug)]
 pub(super) struct Memory {
@@ -125,12 +125,12 @@ impl Memory {
         Self { budget, promised: 0 }
     }
 
-    /// Octets promised to peers now.
+    /// Bytes promised to peers now.
     pub(super) fn promised(&self) -> u64 {
         self.promised
     }
 
-    /// The part of a connection that wants `wanted` octets and cannot do with less than `least`,
+    /// The part of a connection that wants `wanted` bytes and cannot do with less than `least`,
     /// while so many `others` may come: for each of them `least` is set aside, or half of what is free
     /// if that is not enough for all of them. `None` if there is no room for it.
     pub(super) fn grant(&self, wanted: usize, least: usize, others: usize) -> Option<usize> {
@@ -145,14 +145,14 @@ impl Memory {
         usize::try_from(share.max(least).min(wanted)).ok()
     }
 
-    /// So many octets were promised to a connection.
-    pub(super) fn promise(&mut self, octets: usize) {
-        self.promised += octets as u64;
+    /// So many bytes were promised to a connection.
+    pub(super) fn promise(&mut self, bytes: usize) {
+        self.promised += bytes as u64;
     }
 
     /// A connection that had so many is gone.
-    pub(super) fn release(&mut self, octets: usize) {
-        self.promised = self.promised.saturating_sub(octets as u64);
+    pub(super) fn release(&mut self, bytes: usize) {
+        self.promised = self.promised.saturating_sub(bytes as u64);
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
         let mapped = SocketAddr::from((core::net::Ipv4Addr::new(10, 0, 1, 9).to_ipv6_mapped(), 1));
         assert_eq!(Prefix::of(mapped), Prefix::of(v4(1, 200)));
         assert_ne!(Prefix::of(v6(1, 1)), Prefix::of(v6(2, 1)));
-        let session = |node, flow| carrier::address(crate::wire::flow::NodeId(node), flow);
+        let session = |node, flow| relay_node::address(crate::wire::flow::NodeId(node), flow);
         assert_ne!(Prefix::of(session(1, 1)), Prefix::of(session(2, 1)));
         assert_eq!(Prefix::of(session(1, 1)), Prefix::of(session(1, 2)));
     }

@@ -1,9 +1,9 @@
 //! The endpoint: routes datagrams to connections and speaks for all of them to the driver.
 
 mod admission;
-mod carrier;
 #[cfg(test)]
 mod ledger_tests;
+mod relay_node;
 mod strangers;
 
 use core::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
 use admission::{Flights, HalfOpen, Memory};
-use carrier::Carrier;
+use relay_node::RelayNode;
 
 /// Names a connection of one endpoint; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ pub enum Input<'a> {
     Timeout,
 }
 
-/// Datagrams to be sent, all of `segment_size` octets but the last, which may be shorter.
+/// Datagrams to be sent, all of `segment_size` bytes but the last, which may be shorter.
 /// Their bytes stand in the buffer handed to `poll`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
@@ -67,9 +67,9 @@ pub struct Transmit {
     pub local_ip: Option<IpAddr>,
     /// The two ECN bits.
     pub ecn: u8,
-    /// Octets of each datagram but the last.
+    /// Bytes of each datagram but the last.
     pub segment_size: usize,
-    /// Octets in all.
+    /// Bytes in all.
     pub len: usize,
 }
 
@@ -116,7 +116,7 @@ pub struct Endpoint {
     answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     stats: EndpointStats,
     /// There if this is a node.
-    carrier: Option<Carrier>,
+    relay_node: Option<RelayNode>,
 }
 
 impl Endpoint {
@@ -151,7 +151,7 @@ impl Endpoint {
             memory,
             answers: VecDeque::new(),
             stats: EndpointStats::default(),
-            carrier: None,
+            relay_node: None,
         })
     }
 
@@ -172,7 +172,7 @@ impl Endpoint {
                         for little longer";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
-        let carried = self.carrier.as_ref().and_then(|carrier| carrier.key_of(remote));
+        let carried = self.relay_node.as_ref().and_then(|relay_node| relay_node.key_of(remote));
         if carried.is_some() && config.transport.early_data {
             let text = "sessions across relays have no early data";
             return Err(ConnectError::Configuration(text.to_owned()));
@@ -216,8 +216,8 @@ impl Endpoint {
         self.next_handle += 1;
         self.memory.promise(receive_budget(&setup.config));
         self.by_cid.insert(setup.local_cid, handle);
-        if let (Some(carrier), Some((key, _))) = (&mut self.carrier, setup.carried) {
-            carrier.insert(key, handle);
+        if let (Some(relay_node), Some((key, _))) = (&mut self.relay_node, setup.carried) {
+            relay_node.insert(key, handle);
         }
         self.connections.insert(handle, Box::new(Connection::new(now, setup)));
         self.mark_dirty(handle);
@@ -246,7 +246,7 @@ impl Endpoint {
     /// What this end tells a peer about itself.
     fn parameters(&self, transport: &TransportConfig, code_seed: u64) -> TransportParameters {
         TransportParameters {
-            batch_ranks: self.carrier.as_ref().is_some_and(Carrier::is_recoding),
+            batch_ranks: self.relay_node.as_ref().is_some_and(RelayNode::is_recoding),
             ..local_parameters(transport, code_seed)
         }
     }
@@ -277,7 +277,7 @@ impl Endpoint {
     pub fn handle(&mut self, now: Timestamp, input: Input<'_>) {
         match input {
             // Such a sender could pass for one across relays.
-            Input::Datagram(datagram) if carrier::is_carried(datagram.remote) => {
+            Input::Datagram(datagram) if relay_node::is_carried(datagram.remote) => {
                 self.stats.datagrams_dropped += 1;
             }
             Input::Datagram(datagram) => self.handle_datagram(now, datagram),
@@ -292,10 +292,10 @@ impl Endpoint {
                         self.mark_dirty(handle);
                     }
                 }
-                if let Some(carrier) = &mut self.carrier
-                    && carrier.next_timeout().is_some_and(|at| at <= now)
+                if let Some(relay_node) = &mut self.relay_node
+                    && relay_node.next_timeout().is_some_and(|at| at <= now)
                 {
-                    carrier.handle_timeout(now);
+                    relay_node.handle_timeout(now);
                     self.wake_links();
                 }
             }
@@ -315,7 +315,7 @@ impl Endpoint {
         match route.and_then(|handle| Some((handle, self.connections.get_mut(&handle)?))) {
             Some((handle, connection)) => {
                 // Whoever comes over a relay is no link, and the other way round.
-                if connection.carried_key().is_some() != carrier::is_carried(datagram.remote) {
+                if connection.carried_key().is_some() != relay_node::is_carried(datagram.remote) {
                     self.stats.datagrams_dropped += 1;
                     return;
                 }
@@ -331,7 +331,7 @@ impl Endpoint {
     pub fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
         buffer.clear();
         while let Some((remote, local_ip, answer)) = self.answers.pop_front() {
-            if carrier::is_carried(remote) {
+            if relay_node::is_carried(remote) {
                 self.send_carried(now, remote, &answer);
                 continue;
             }
@@ -345,7 +345,7 @@ impl Endpoint {
                     return self.tell(handle, event);
                 }
                 if let Some(transmit) = self.poll_connection(now, handle, buffer) {
-                    if carrier::is_carried(transmit.remote) {
+                    if relay_node::is_carried(transmit.remote) {
                         for packet in buffer[..transmit.len].chunks(transmit.segment_size) {
                             self.send_carried(now, transmit.remote, packet);
                         }
@@ -365,7 +365,7 @@ impl Endpoint {
             self.settle(now, handle);
         }
         let own = self.timers.first().map(|&(at, _)| at);
-        let carriers = self.carrier.as_ref().and_then(Carrier::next_timeout);
+        let carriers = self.relay_node.as_ref().and_then(RelayNode::next_timeout);
         Output::Timeout([own, carriers].into_iter().flatten().min())
     }
 
@@ -378,8 +378,8 @@ impl Endpoint {
 
     /// Sends an end-to-end packet over the relay.
     fn send_carried(&mut self, now: Timestamp, remote: SocketAddr, packet: &[u8]) {
-        if let Some(carrier) = &mut self.carrier {
-            carrier.send(now, remote, packet);
+        if let Some(relay_node) = &mut self.relay_node {
+            relay_node.send(now, remote, packet);
             self.wake_links();
         }
     }
@@ -410,8 +410,8 @@ impl Endpoint {
                 self.timers.insert((at, handle));
             }
         }
-        if let (Some(carrier), Some(key)) = (&mut self.carrier, key) {
-            let links = carrier.note(key, has_data);
+        if let (Some(relay_node), Some(key)) = (&mut self.relay_node, key) {
+            let links = relay_node.note(key, has_data);
             // A link that has just asked in vain would ask again, and so on without end: a session
             // whose window is full, or which keeps the rest for another link, has data all the same.
             for link in links.into_iter().filter(|_| !was_asked) {
@@ -428,8 +428,8 @@ impl Endpoint {
                 self.by_first.remove(&first);
             }
             self.half_open.remove(handle);
-            if let Some(carrier) = &mut self.carrier {
-                carrier.forget(now, handle, connection.carried_key());
+            if let Some(relay_node) = &mut self.relay_node {
+                relay_node.forget(now, handle, connection.carried_key());
                 self.release_lost();
             }
         }
@@ -515,7 +515,7 @@ impl Endpoint {
         Some(self.connections.get(&handle)?.stats(now))
     }
 
-    /// Octets that have arrived on a connection and that nobody has taken, whole messages or not.
+    /// Bytes that have arrived on a connection and that nobody has taken, whole messages or not.
     pub fn receive_buffer_bytes(&self, handle: ConnectionHandle) -> Option<usize> {
         Some(self.connections.get(&handle)?.receive_buffer_bytes())
     }

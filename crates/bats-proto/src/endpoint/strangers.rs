@@ -86,7 +86,7 @@ impl Endpoint {
         };
         let flight = (initial.destination, initial.source);
         let is_repeated = crypto.is_closed() && self.flights.contains(flight);
-        let carried = self.carrier.as_ref().and_then(|c| c.key_of(datagram.remote));
+        let carried = self.relay_node.as_ref().and_then(|c| c.key_of(datagram.remote));
         if carried.is_some_and(|(key, _)| self.has_session(key)) {
             // Whoever may use the relays could take over the flow of a session by naming it.
             self.stats.connections_refused += 1;

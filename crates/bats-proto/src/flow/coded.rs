@@ -84,15 +84,15 @@ mod tests {
         let mut vector = [0; BATCH_SIZE];
         vector[3..7].copy_from_slice(&[9, 0, 0, 5]);
         let header = CodingHeader::RecodedSource { batch: 2, vector };
-        let mut octets = [0; 20];
-        header.encode(&mut Writer::new(&mut octets)).unwrap();
+        let mut bytes = [0; 20];
+        header.encode(&mut Writer::new(&mut bytes)).unwrap();
         let seen = (1 << 28) + 40;
         let read =
-            Combination::decode(PacketKind::Recoded, &mut Reader::new(&octets), seen).unwrap();
+            Combination::decode(PacketKind::Recoded, &mut Reader::new(&bytes), seen).unwrap();
         assert_eq!(read.window, Window { first: (1 << 28) + 35, count: 4 });
         assert_eq!(read.columns(), Columns::Explicit { coefficients: &[9, 0, 0, 5] });
-        octets[4..].fill(0);
-        let none = Combination::decode(PacketKind::Recoded, &mut Reader::new(&octets), seen);
+        bytes[4..].fill(0);
+        let none = Combination::decode(PacketKind::Recoded, &mut Reader::new(&bytes), seen);
         assert_eq!(none.unwrap_err(), FlowError::Malformed);
     }
 }

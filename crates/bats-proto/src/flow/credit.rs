@@ -2,7 +2,7 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-/// Octets promised to a fresh peer: a promise costs nothing until it is used, and start-up on a
+/// Bytes promised to a fresh peer: a promise costs nothing until it is used, and start-up on a
 /// long path, where the first losses are repaired while the rate multiplies, must not wait for
 /// more.
 const INITIAL_WINDOW: usize = 96 << 20;
@@ -11,7 +11,7 @@ const INITIAL_WINDOW: usize = 96 << 20;
 /// long path that is repair under way, not an application that does not read.
 const GROWTH: usize = 4;
 
-/// Symbols promised at the start, for symbols of this size and this budget in octets.
+/// Symbols promised at the start, for symbols of this size and this budget in bytes.
 pub fn initial_credit(symbol_bytes: usize, budget: usize) -> u64 {
     (INITIAL_WINDOW.min(budget / 2) / symbol_bytes.max(1)) as u64
 }
@@ -21,7 +21,7 @@ pub fn initial_credit(symbol_bytes: usize, budget: usize) -> u64 {
 pub(super) struct Credit {
     symbol_bytes: usize,
     budget: usize,
-    /// Octets that may be outstanding beyond what the session took.
+    /// Bytes that may be outstanding beyond what the session took.
     window: usize,
     granted: u64,
     told: u64,
@@ -53,7 +53,7 @@ impl Credit {
         self.granted
     }
 
-    /// `consumed` symbols went to the session so far, `seen` is the end of what has arrived, `held_elsewhere` octets are held beside the
+    /// `consumed` symbols went to the session so far, `seen` is the end of what has arrived, `held_elsewhere` bytes are held beside the
     /// symbols under the credit. True when it is worth telling the peer.
     pub(super) fn update(
         &mut self,
@@ -72,8 +72,8 @@ impl Credit {
             self.round_start = now;
             self.consumed_at_round_start = consumed;
         }
-        let octets = self.window.min(self.budget.saturating_sub(held_elsewhere));
-        self.granted = self.granted.max(consumed + (octets / self.symbol_bytes) as u64);
+        let bytes = self.window.min(self.budget.saturating_sub(held_elsewhere));
+        self.granted = self.granted.max(consumed + (bytes / self.symbol_bytes) as u64);
         let fresh = (self.granted - self.told) as usize * self.symbol_bytes;
         fresh >= (self.window / 16).max(self.symbol_bytes)
     }

@@ -112,7 +112,7 @@ impl RateController {
     pub fn top_up(self, class: RepairClass, missing: u64, round: u32, path: &PathView) -> u64 {
         let z = match (class, round) {
             (RepairClass::Tail, _) | (_, 3..) => 3.0,
-            // Delivery in order waits for the slowest of many cells: few may need a third round.
+            // Delivery in order waits for the slowest of many generations: few may need a third round.
             (RepairClass::Bulk, 2) => 2.5,
             (RepairClass::Bulk, _) if self.goal == Goal::Throughput => 0.0,
             // The more is lost, the more a margin costs.

@@ -16,10 +16,10 @@ use crate::wire::rank::{MAX_RANK_ENTRIES, RankEntry, RankFeedback};
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
-/// Equations held at once, all cells together: a round trip of 200 ms at 1 Gbit/s and 50 % loss
-/// has 17,000 in cells that wait for a top-up. They count against the budget like symbols.
+/// Equations held at once, all generations together: a round trip of 200 ms at 1 Gbit/s and 50 % loss
+/// has 17,000 in generations that wait for a top-up. They count against the budget like symbols.
 const MAX_EQUATIONS: usize = 32_768;
-/// Distance over which equations may link unknowns; a cell has at most 256 symbols.
+/// Distance over which equations may link unknowns; a generation has at most 256 symbols.
 const MAX_SPAN: u32 = 1_024;
 /// Equations below which nobody counts their overhead.
 const FEW_EQUATIONS: usize = 128;
@@ -34,11 +34,11 @@ const MAX_SEEN_ENDS: usize = 4_096;
 /// What a receiver is set up with.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiverParameters {
-    /// Octets of a symbol at most.
+    /// Bytes of a symbol at most.
     pub max_symbol_size: usize,
     /// The sender's seed of coefficients.
     pub seed: u64,
-    /// Octets that this direction may hold.
+    /// Bytes that this direction may hold.
     pub receive_budget: usize,
     /// Symbols promised in the handshake.
     pub initial_credit: u64,
@@ -125,7 +125,7 @@ impl FlowReceiver {
 
     /// Leaves the repair of gaps to others for so long, and counts as decoded only what the caller
     /// has taken and not rejected.
-    pub fn set_patience(&mut self, patience: Duration) {
+    pub fn set_feedback_delay(&mut self, patience: Duration) {
         self.patience = Some(patience);
     }
 
@@ -163,7 +163,7 @@ impl FlowReceiver {
         self.seen_ends.shrink_to_fit();
     }
 
-    /// Octets held by symbols and equations.
+    /// Bytes held by symbols and equations.
     pub fn bytes_held(&self) -> usize {
         self.decoder.bytes_held()
     }
@@ -395,6 +395,6 @@ mod tests {
         receiver.update_credit(now, RTT, 0);
         assert_eq!(receiver.credit(), credit, "no more for who is stuck");
         let held = receiver.bytes_held();
-        assert!(held <= budget + budget / 16, "{held} octets held, {equations} equations");
+        assert!(held <= budget + budget / 16, "{held} bytes held, {equations} equations");
     }
 }

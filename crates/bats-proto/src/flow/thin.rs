@@ -10,7 +10,7 @@ use super::PathView;
 const THIN_SYMBOLS: usize = 12;
 /// What counts as a round trip for that at least.
 const THIN_TIME: Duration = Duration::from_millis(50);
-/// Share of the path that repairs of thin flows may take, and octets a second that they always may
+/// Share of the path that repairs of thin flows may take, and bytes a second that they always may
 /// (`coding.md`, section 7).
 const RATE_SHARE: f64 = 0.2;
 const LEAST_RATE: f64 = 125_000.0;
@@ -49,16 +49,16 @@ impl ThinFlow {
             || self.sent_at.front().is_some_and(|&at| at + round <= now)
     }
 
-    /// So many of the `wanted` repairs of `octets` each may be sent.
+    /// So many of the `wanted` repairs of `bytes` each may be sent.
     pub(super) fn allow(
         &mut self,
         now: Timestamp,
         wanted: u64,
-        octets: usize,
+        bytes: usize,
         path: &PathView,
     ) -> u64 {
         let rate = (path.rate_bytes_per_second as f64 * RATE_SHARE).max(LEAST_RATE);
-        let earned = (now - self.since).as_secs_f64() * rate / octets.max(1) as f64;
+        let earned = (now - self.since).as_secs_f64() * rate / bytes.max(1) as f64;
         self.allowance = (self.allowance + earned).min(BURST);
         self.since = now;
         let allowed = (wanted as f64).min(self.allowance.floor());

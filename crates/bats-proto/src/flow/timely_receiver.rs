@@ -60,7 +60,7 @@ pub struct Residual {
 }
 
 impl TimelyReceiver {
-    /// A receiver for a fresh flow with symbols of up to `max_symbol_size` octets and the sender's
+    /// A receiver for a fresh flow with symbols of up to `max_symbol_size` bytes and the sender's
     /// seed of coefficients.
     pub fn new(max_symbol_size: usize, seed: u64) -> Self {
         let max_symbol_size = max_symbol_size.clamp(1, MAX_SYMBOL_SIZE);
@@ -81,12 +81,12 @@ impl TimelyReceiver {
         }
     }
 
-    /// Octets that such a receiver holds at most, for symbols of so many octets.
+    /// Bytes that such a receiver holds at most, for symbols of so many bytes.
     pub fn bound(max_symbol_size: usize) -> usize {
         (2 * HISTORY as usize + MAX_EQUATIONS) * padded_length(max_symbol_size)
     }
 
-    /// Octets held by symbols and equations.
+    /// Bytes held by symbols and equations.
     pub fn bytes_held(&self) -> usize {
         self.decoder.bytes_held()
     }

@@ -32,7 +32,7 @@ const UNSENT_SYMBOLS: u64 = 16;
 /// What a sender with deadlines is set up with.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelyParameters {
-    /// Octets of a symbol at most.
+    /// Bytes of a symbol at most.
     pub max_symbol_size: usize,
     /// Symbols that one repair may cover.
     pub window_cap: u16,
@@ -90,7 +90,7 @@ impl TimelySender {
         }
     }
 
-    /// Octets held for sending and repair.
+    /// Bytes held for sending and repair.
     pub fn bytes_held(&self) -> usize {
         self.encoder.bytes_held()
     }
@@ -131,7 +131,7 @@ impl TimelySender {
         self.owed >= 1.0 && self.next_unsent > self.encoder.first()
     }
 
-    /// Adds a symbol of up to `size` octets that `fill` writes; it tells how many octets it wrote,
+    /// Adds a symbol of up to `size` bytes that `fill` writes; it tells how many bytes it wrote,
     /// and until when they are worth repairing. False if it wrote none.
     pub fn push_symbol(
         &mut self,

@@ -8,7 +8,7 @@ use crate::wire::long_header::{self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, OR
 use crate::wire::short_header::{PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, ShortHeader};
 use crate::wire::varint::Writer;
 
-/// Octets of the stand-in's first message and of its last one.
+/// Bytes of the stand-in's first message and of its last one.
 const CLIENT_HELLO: usize = 280;
 const FINISHED: usize = 36;
 /// Type of a CRYPTO frame of the handshake.
@@ -38,13 +38,13 @@ pub fn seal_short(
 /// A data packet with the header and the payload of one's choice.
 pub fn seal_as(from_client: bool, generation: u64, header: ShortHeader, payload: &[u8]) -> Vec<u8> {
     let pn = u64::from(header.packet_number);
-    let mut octets = [0; SHORT_HEADER_LEN];
-    header.encode(0, &mut octets);
+    let mut bytes = [0; SHORT_HEADER_LEN];
+    header.encode(0, &mut bytes);
     let mut sealed = payload.to_vec();
     sealed.resize(payload.len() + TAG_LEN, 0);
     let keys = data_keys(generation, from_client);
-    keys.local.packet.seal_in_place(pn, &octets, &mut sealed, payload.len());
-    [&octets, &sealed[..]].concat()
+    keys.local.packet.seal_in_place(pn, &bytes, &mut sealed, payload.len());
+    [&bytes, &sealed[..]].concat()
 }
 
 /// Header and payload of a data packet that a client or a server sent.
@@ -129,7 +129,7 @@ impl LyingClient {
         self.cid
     }
 
-    /// The first flight, with the parameters of one's choice; as octets, they may be malformed.
+    /// The first flight, with the parameters of one's choice; as bytes, they may be malformed.
     pub fn first_flight(&self, parameters: &[u8], token: &[u8]) -> Vec<u8> {
         let mut hello = (parameters.len() as u16).to_be_bytes().to_vec();
         hello.extend_from_slice(parameters);

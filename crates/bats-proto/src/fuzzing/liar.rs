@@ -17,7 +17,7 @@ use crate::wire::varint::Writer;
 
 /// Steps of a script; more are not looked at.
 const MAX_STEPS: usize = 400;
-/// Octets of an invented payload at most: what a datagram carries.
+/// Bytes of an invented payload at most: what a datagram carries.
 const MAX_PAYLOAD: usize = 1_440;
 
 /// What came of a run, so that tests can tell that something was tested.
@@ -68,9 +68,9 @@ pub fn forger_run(data: &[u8]) -> LiarReport {
             3 => {
                 let level = if kind & 32 == 0 { LongKind::Initial } else { LongKind::Handshake };
                 let Some(cid) = seen[to].destination else { continue };
-                let octets = script.octets();
+                let bytes = script.bytes();
                 let datagram =
-                    seal_long(to == SERVER, level, &cid, &[7; 4], &[], script.u8().into(), octets);
+                    seal_long(to == SERVER, level, &cid, &[7; 4], &[], script.u8().into(), bytes);
                 world.deliver(to, datagram, address(1 - to));
             }
             _ => {
@@ -180,7 +180,7 @@ fn learn(world: &mut World, liar: &mut LyingClient) {
 
 fn parameters(script: &mut Script<'_>) -> Vec<u8> {
     if script.u8() % 8 == 7 {
-        return script.octets().to_vec();
+        return script.bytes().to_vec();
     }
     let default = TransportParameters { initial_credit: 1_000, ..TransportParameters::default() };
     // One lie is enough to be refused: more than one would hide what comes after.
@@ -241,10 +241,10 @@ fn repair(script: &mut Script<'_>, kind: PacketKind, writer: &mut Writer<'_>) ->
     symbol(script, writer)
 }
 
-/// The content of a symbol: a few octets, message frames perhaps, repeated.
+/// The content of a symbol: a few bytes, message frames perhaps, repeated.
 fn symbol(script: &mut Script<'_>, writer: &mut Writer<'_>) -> Option<()> {
     let repeat = script.u8();
-    let part = Bytes::copy_from_slice(script.octets());
+    let part = Bytes::copy_from_slice(script.bytes());
     for _ in 0..=repeat {
         writer.bytes(&part)?;
     }
@@ -295,7 +295,7 @@ fn frame(script: &mut Script<'_>, seen: &Seen, writer: &mut Writer<'_>) -> Optio
         6 => {
             writer.u8(kind)?;
             writer.varint(script.number(0))?;
-            let data = script.octets();
+            let data = script.bytes();
             writer.varint(data.len() as u64)?;
             writer.bytes(data)?;
         }
@@ -307,7 +307,7 @@ fn frame(script: &mut Script<'_>, seen: &Seen, writer: &mut Writer<'_>) -> Optio
             writer.varint(u64::from(script.u8() & 1))?;
             symbol(script, writer)?;
         }
-        9 => writer.bytes(script.octets())?,
+        9 => writer.bytes(script.bytes())?,
         simple => writer.u8(simple)?,
     }
     Some(())

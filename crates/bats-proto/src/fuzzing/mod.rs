@@ -1,4 +1,4 @@
-//! Bodies of the fuzz targets: ordinary functions of octets that panic when a rule is broken.
+//! Bodies of the fuzz targets: ordinary functions of bytes that panic when a rule is broken.
 //! Fuzz targets call them, `tests/replay.rs` replays their corpora; no part of the API.
 
 mod forge;

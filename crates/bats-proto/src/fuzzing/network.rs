@@ -8,7 +8,7 @@ use super::world::{CLIENT, SERVER, Side, World, WorldConfig, address};
 
 /// Steps of a script; more are not looked at.
 const MAX_STEPS: usize = 600;
-/// Application octets of a run in each direction.
+/// Application bytes of a run in each direction.
 const MAX_BYTES: usize = 400_000;
 /// A connection that survived the script has delivered everything after this time on a good
 /// network. Long, because the script may have taught the ends a round-trip time of minutes.
@@ -24,7 +24,7 @@ pub struct NetworkReport {
 }
 
 /// Two endpoints over a network that drops, repeats, reorders, cuts, changes and invents
-/// datagrams as `data` says, four octets for each step.
+/// datagrams as `data` says, four bytes for each step.
 ///
 /// # Panics
 /// A message was changed, invented, repeated or overtaken; a connection that survived does not
@@ -96,8 +96,8 @@ fn step(world: &mut World, [kind, a, b, c]: [u8; 4], bytes: &mut [usize; 2]) {
         7 => {
             if let Some(mut datagram) = flying.remove(index) {
                 let bit = number % (datagram.len() * 8).max(1);
-                if let Some(octet) = datagram.get_mut(bit / 8) {
-                    *octet ^= 1 << (bit % 8);
+                if let Some(byte) = datagram.get_mut(bit / 8) {
+                    *byte ^= 1 << (bit % 8);
                 }
                 world.deliver(to, datagram, address(1 - to));
             }
@@ -134,8 +134,8 @@ fn step(world: &mut World, [kind, a, b, c]: [u8; 4], bytes: &mut [usize; 2]) {
     }
 }
 
-fn stranger(octet: u8) -> SocketAddr {
-    SocketAddr::from(([192, 168, 0, octet], 9))
+fn stranger(byte: u8) -> SocketAddr {
+    SocketAddr::from(([192, 168, 0, byte], 9))
 }
 
 /// A datagram of the beginning of a known one and something else.

@@ -45,7 +45,7 @@ struct Run {
     report: RelayReport,
 }
 
-/// Any packets and reports in any order, four octets a step and what they ask for.
+/// Any packets and reports in any order, four bytes a step and what they ask for.
 ///
 /// # Panics
 /// More is held than allowed, something leaves over a link that was not admitted or after its last
@@ -100,10 +100,10 @@ impl Run {
         match kind % 16 {
             0..=4 => self.coded(script, link, key, c),
             5 => {
-                let octets = script.octets().to_vec();
-                self.carried(link, KINDS[usize::from(c & 3)], &octets);
+                let bytes = script.bytes().to_vec();
+                self.carried(link, KINDS[usize::from(c & 3)], &bytes);
             }
-            6 => self.carried(link, PacketKind::Control, &flow_packet(key, c, script.octets())),
+            6 => self.carried(link, PacketKind::Control, &flow_packet(key, c, script.bytes())),
             7..=9 => (0..=c % 32).for_each(|_| self.pull(link)),
             10 => self.reported(script, link, key, c),
             11 => {
@@ -138,12 +138,12 @@ impl Run {
                 vector: script.array(),
             },
         };
-        let mut octets = vec![0; MAX_CODING_HEADER_LEN];
-        let mut writer = Writer::new(&mut octets);
+        let mut bytes = vec![0; MAX_CODING_HEADER_LEN];
+        let mut writer = Writer::new(&mut bytes);
         let written = header.encode(&mut writer).map_or(0, |()| writer.written());
-        octets.truncate(written);
-        octets.resize(written + 1 + usize::from(c) * 5, c);
-        self.carried(link, header.kind(), &flow_packet(key, 1 + c % 9, &octets));
+        bytes.truncate(written);
+        bytes.resize(written + 1 + usize::from(c) * 5, c);
+        self.carried(link, header.kind(), &flow_packet(key, 1 + c % 9, &bytes));
     }
 
     fn carried(&mut self, link: LinkId, kind: PacketKind, packet: &[u8]) {
@@ -186,7 +186,7 @@ impl Run {
             queued: script.number(0),
             room: script.number(100),
             first: (script.number(0) & 0x00ff_ffff) as u32,
-            ranks: script.octets().iter().map(|rank| rank % 17).collect(),
+            ranks: script.bytes().iter().map(|rank| rank % 17).collect(),
         };
         self.relay.on_report(self.now, link, &LinkView::default(), &report);
     }
@@ -199,10 +199,10 @@ impl Run {
         if c & 1 == 0 {
             self.relay.send_opaque(self.now, key, &[c; 40]);
         } else if self.relay.has_room(self.now, key, link) {
-            let mut octets = vec![c; 60];
+            let mut bytes = vec![c; 60];
             let header = SourceHeader::new(u64::from(c));
-            if header.encode(&mut Writer::new(&mut octets)).is_some() {
-                self.relay.send_coded(self.now, key, link, PacketKind::Source, &octets);
+            if header.encode(&mut Writer::new(&mut bytes)).is_some() {
+                self.relay.send_coded(self.now, key, link, PacketKind::Source, &bytes);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Reads decisions from octets; beyond their end all are zero.
+//! Reads decisions from bytes; beyond their end all are zero.
 
 use crate::wire::varint::MAX_VARINT;
 
@@ -26,20 +26,20 @@ impl<'a> Script<'a> {
 
     pub(super) fn array<const N: usize>(&mut self) -> [u8; N] {
         core::array::from_fn(|_| match self.rest.split_first() {
-            Some((&octet, rest)) => {
+            Some((&byte, rest)) => {
                 self.rest = rest;
-                octet
+                byte
             }
             None => 0,
         })
     }
 
-    /// Some octets, their number first.
-    pub(super) fn octets(&mut self) -> &'a [u8] {
+    /// Some bytes, their number first.
+    pub(super) fn bytes(&mut self) -> &'a [u8] {
         let len = usize::from(self.u8()).min(self.rest.len());
-        let (octets, rest) = self.rest.split_at(len);
+        let (bytes, rest) = self.rest.split_at(len);
         self.rest = rest;
-        octets
+        bytes
     }
 
     /// A number of the kind that breaks things: near what is right, a power of two, or huge.

@@ -7,7 +7,7 @@ use crate::session::{Reassembly, SendQueue};
 const MAX_MESSAGE: usize = 2_000;
 const MAX_SYMBOL: usize = 300;
 
-/// Feeds arbitrary symbols to a session, then honest ones to another: the first octet of each
+/// Feeds arbitrary symbols to a session, then honest ones to another: the first byte of each
 /// part of `data` is the length of the rest.
 ///
 /// # Panics

@@ -1,4 +1,4 @@
-//! Messages over a stream of octets, cut anywhere, made up or changed.
+//! Messages over a stream of bytes, cut anywhere, made up or changed.
 
 use core::time::Duration;
 
@@ -18,7 +18,7 @@ const START: Timestamp = Timestamp::from_millis(1_000);
 pub struct StreamReport {
     /// Messages delivered.
     pub delivered: usize,
-    /// Whether the first end, which heard arbitrary octets, was still open at their end.
+    /// Whether the first end, which heard arbitrary bytes, was still open at their end.
     pub survived: bool,
 }
 
@@ -31,8 +31,8 @@ fn config() -> TransportConfig {
     }
 }
 
-/// An end that hears arbitrary octets; then two honest ones, over a stream that delivers in pieces as
-/// the script says; then two over one that changes an octet.
+/// An end that hears arbitrary bytes; then two honest ones, over a stream that delivers in pieces as
+/// the script says; then two over one that changes a byte.
 ///
 /// # Panics
 /// A message is longer than allowed, more is held than was granted, an honest stream does not carry
@@ -40,7 +40,7 @@ fn config() -> TransportConfig {
 pub fn stream_run(data: &[u8]) -> StreamReport {
     let mut report = StreamReport { survived: garbage(data), ..StreamReport::default() };
     report.delivered = honest(data, None);
-    let at = data.iter().take(4).fold(0, |at, &octet| at * 256 + usize::from(octet));
+    let at = data.iter().take(4).fold(0, |at, &byte| at * 256 + usize::from(byte));
     let changed = 1 + data.last().copied().unwrap_or(0) % 255;
     honest(data, Some((at % 4_096, changed)));
     report
@@ -64,7 +64,7 @@ fn garbage(data: &[u8]) -> bool {
             break;
         }
         now += Duration::from_millis(u64::from(script.u8()));
-        session.receive(now, script.octets());
+        session.receive(now, script.bytes());
         session.handle_timeout(now);
         let was_over = session.is_over();
         while let Some(message) = session.recv() {
@@ -105,25 +105,25 @@ fn honest(data: &[u8], change: Option<(usize, u8)>) -> usize {
             }
         }
         for from in 0..2 {
-            let octets = &mut on_the_way[from];
-            let before = octets.len();
+            let bytes = &mut on_the_way[from];
+            let before = bytes.len();
             let limit = if over { 1 << 20 } else { usize::from(a) * 16 + 1 };
-            if octets.len() < limit {
-                ends[from].transmit(now, octets, limit);
+            if bytes.len() < limit {
+                ends[from].transmit(now, bytes, limit);
             }
             if from == 0 {
-                for octet in &mut octets[before..] {
+                for byte in &mut bytes[before..] {
                     if let Some((at, how)) = change
                         && carried == at
                     {
-                        *octet ^= how;
+                        *byte ^= how;
                     }
                     carried += 1;
                 }
             }
-            let piece = if over { octets.len() } else { octets.len().min(1 + usize::from(b) * 8) };
-            let rest = octets.split_off(piece);
-            let piece = core::mem::replace(octets, rest);
+            let piece = if over { bytes.len() } else { bytes.len().min(1 + usize::from(b) * 8) };
+            let rest = bytes.split_off(piece);
+            let piece = core::mem::replace(bytes, rest);
             ends[1 - from].receive(now, &piece);
         }
         while let Some(message) = ends[1].recv() {

@@ -49,17 +49,17 @@ fn varints(data: &[u8]) {
     let mut reader = Reader::new(data);
     while let Some(value) = reader.varint() {
         assert!(value <= MAX_VARINT);
-        let octets = written(|writer| writer.varint(value));
-        assert_eq!(Reader::new(&octets).varint(), Some(value));
+        let bytes = written(|writer| writer.varint(value));
+        assert_eq!(Reader::new(&bytes).varint(), Some(value));
     }
-    assert!(reader.remaining() < 8, "a varint has at most eight octets");
+    assert!(reader.remaining() < 8, "a varint has at most eight bytes");
 }
 
 fn short_headers(data: &[u8]) {
     let Some(header) = ShortHeader::decode(data) else { return };
-    let mut octets = [0; SHORT_HEADER_LEN];
-    header.encode(data[data.len() - 1], &mut octets);
-    assert_eq!(ShortHeader::decode(&octets), Some(header));
+    let mut bytes = [0; SHORT_HEADER_LEN];
+    header.encode(data[data.len() - 1], &mut bytes);
+    assert_eq!(ShortHeader::decode(&bytes), Some(header));
     if let Some(destination) = short_header::destination(data) {
         assert_eq!(destination, header.destination);
     }
@@ -72,17 +72,17 @@ fn long_headers(data: &[u8]) {
     if header.version != VERSION {
         return;
     }
-    let octets = if header.kind == LongKind::Retry {
+    let bytes = if header.kind == LongKind::Retry {
         long_header::retry(to, from, token, data[0])
     } else {
         let payload = header.packet_len - header.number_at - 4 - 16;
-        let mut octets = written(|writer| {
+        let mut bytes = written(|writer| {
             long_header::encode(writer, header.kind, to, from, token, payload, data[0])
         });
-        octets.resize(octets.len() + 4 + payload + 16, 0);
-        octets
+        bytes.resize(bytes.len() + 4 + payload + 16, 0);
+        bytes
     };
-    let again = long_header::decode(&octets);
+    let again = long_header::decode(&bytes);
     let Some(again) = again else { panic!("{header:?} cannot be read again") };
     assert_eq!((again.kind, again.version), (header.kind, header.version));
     assert_eq!((again.destination, again.source, again.token), (to, from, token));
@@ -91,12 +91,12 @@ fn long_headers(data: &[u8]) {
 
 fn coding_headers(data: &[u8]) {
     if let Some(header) = SourceHeader::decode(&mut Reader::new(data)) {
-        let octets = written(|writer| header.encode(writer));
-        assert_eq!(octets, data[..octets.len()]);
+        let bytes = written(|writer| header.encode(writer));
+        assert_eq!(bytes, data[..bytes.len()]);
     }
     if let Some(header) = RepairHeader::decode(&mut Reader::new(data)) {
-        let octets = written(|writer| header.encode(writer));
-        assert_eq!(octets, data[..octets.len()]);
+        let bytes = written(|writer| header.encode(writer));
+        assert_eq!(bytes, data[..bytes.len()]);
         let near = header.first_symbol(u64::from(header.first) << 7);
         assert_eq!(near as u32, header.first, "expansion keeps the low bits");
     }
@@ -105,8 +105,8 @@ fn coding_headers(data: &[u8]) {
 fn rank(data: &[u8]) {
     let Some(feedback) = RankFeedback::decode(&mut Reader::new(data)) else { return };
     check_rank(&feedback);
-    let octets = written(|writer| feedback.encode(writer));
-    assert_eq!(RankFeedback::decode(&mut Reader::new(&octets)), Some(feedback));
+    let bytes = written(|writer| feedback.encode(writer));
+    assert_eq!(RankFeedback::decode(&mut Reader::new(&bytes)), Some(feedback));
 }
 
 fn check_rank(feedback: &RankFeedback) {
@@ -123,8 +123,8 @@ fn frames(data: &[u8]) {
     loop {
         let before = reader.remaining();
         let Ok(Some(frame)) = frame::decode(&mut reader, &mut ranges) else { return };
-        assert!(reader.remaining() < before, "every frame takes octets");
-        let octets = if let Frame::Ack(header) = &frame {
+        assert!(reader.remaining() < before, "every frame takes bytes");
+        let bytes = if let Frame::Ack(header) = &frame {
             assert!(ranges.len() as u64 <= MAX_ACK_RANGES);
             assert!(ranges.iter().all(|&(first, last)| first <= last && last <= header.largest));
             assert!(ranges.windows(2).all(|pair| pair[1].1 + 1 < pair[0].0), "gaps between ranges");
@@ -132,7 +132,7 @@ fn frames(data: &[u8]) {
         } else {
             written(|writer| frame::encode(writer, &frame))
         };
-        let again = frame::decode(&mut Reader::new(&octets), &mut ranges_again);
+        let again = frame::decode(&mut Reader::new(&bytes), &mut ranges_again);
         assert_eq!(again, Ok(Some(frame.clone())));
         if matches!(frame, Frame::Ack(_)) {
             assert_eq!(ranges, ranges_again);
@@ -146,7 +146,7 @@ fn frames(data: &[u8]) {
 fn messages(data: &[u8]) {
     let mut reader = Reader::new(data);
     while let Ok(Some(frame)) = message::decode(&mut reader) {
-        let octets = written(|writer| match frame {
+        let bytes = written(|writer| match frame {
             MessageFrame::Message { total, data } => {
                 writer.u8(MESSAGE)?;
                 writer.varint(total)?;
@@ -168,14 +168,14 @@ fn messages(data: &[u8]) {
                 writer.bytes(data)
             }
         });
-        assert_eq!(message::decode(&mut Reader::new(&octets)), Ok(Some(frame)));
+        assert_eq!(message::decode(&mut Reader::new(&bytes)), Ok(Some(frame)));
     }
 }
 
 fn parameters(data: &[u8]) {
     let Some(parameters) = TransportParameters::decode(data) else { return };
-    let octets = parameters.encode(data.first().copied().unwrap_or_default());
-    assert_eq!(TransportParameters::decode(&octets), Some(parameters));
+    let bytes = parameters.encode(data.first().copied().unwrap_or_default());
+    assert_eq!(TransportParameters::decode(&bytes), Some(parameters));
 }
 
 fn token_server(closed: Option<ClosedKey>) -> ServerCrypto {

@@ -28,7 +28,7 @@ const MAX_OUTPUTS: usize = 20_000;
 const MAX_FLYING: usize = 2_048;
 /// Datagrams remembered for replays.
 const MAX_OLD: usize = 64;
-/// Octets that may be held beyond a budget: repairs in the queue, rows behind the window that
+/// Bytes that may be held beyond a budget: repairs in the queue, rows behind the window that
 /// repairs refer to, bookkeeping of every symbol.
 const MEMORY_SLACK: u64 = 6 << 20;
 
@@ -40,7 +40,7 @@ pub(super) struct WorldConfig {
 }
 
 impl WorldConfig {
-    /// Settings from three octets.
+    /// Settings from three bytes.
     pub(super) fn new([control, budget, keys]: [u8; 3]) -> Self {
         let congestion = match control % 4 {
             0 | 1 => CongestionAlgorithm::Bbr,

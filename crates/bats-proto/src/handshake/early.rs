@@ -14,17 +14,17 @@ use crate::wire::parameters::TransportParameters;
 
 /// Messages before the handshake is done: the server tells which it has in 32 bits.
 pub(crate) const MAX_EARLY_MESSAGES: usize = 32;
-/// Octets of early data that a server takes of one connection, copies included: somewhat more than
+/// Bytes of early data that a server takes of one connection, copies included: somewhat more than
 /// clients send. They are opened and parsed for an address that is not proved.
 pub(crate) const EARLY_LIMIT: u64 = 16 << 10;
-/// Octets of early packets that a client sends, copies included: the window that a connection begins with
+/// Bytes of early packets that a client sends, copies included: the window that a connection begins with
 /// (RFC 9002, section 7.2), as nothing is known of the path.
 const FLIGHT: usize = 14_720;
-/// Octets that an early message counts beside its content.
+/// Bytes that an early message counts beside its content.
 const MESSAGE_COST: usize = 16;
-/// Octets of an early packet beside its payload.
+/// Bytes of an early packet beside its payload.
 const OVERHEAD: usize = 1 + 4 + 1 + ORIGINAL_CID_LEN + 1 + CID_LEN + 2 + 4 + TAG_LEN;
-/// Octets of payload below which a packet is not worth while.
+/// Bytes of payload below which a packet is not worth while.
 const LEAST_PAYLOAD: usize = 32;
 
 /// A message and when it is worth nothing any more.
@@ -37,9 +37,9 @@ pub(super) struct EarlySender {
     /// What the server said of itself when the session was begun.
     remembered: TransportParameters,
     messages: Vec<Expiring>,
-    /// Octets that messages may still take.
+    /// Bytes that messages may still take.
     room: usize,
-    /// Octets of packets that may still be sent.
+    /// Bytes of packets that may still be sent.
     budget: usize,
     /// What is left of the repetition at hand.
     unsent: DatagramQueue,
@@ -116,7 +116,7 @@ impl EarlySender {
         self.unsent.expire(now);
         // Behind other packets a message is not cut that fits a datagram of its own: both parts would
         // have to arrive.
-        let next = self.unsent.next_octets()? + MESSAGE_COST;
+        let next = self.unsent.next_bytes()? + MESSAGE_COST;
         if room < whole && next > room && next <= whole {
             return None;
         }
@@ -255,12 +255,12 @@ mod tests {
         }
         assert!(large.push(Bytes::new(), LATER).is_err(), "too many");
         // Sent again and again, it ends.
-        let mut octets = 0;
+        let mut bytes = 0;
         for _ in 0..10_000 {
-            octets += packet(&mut large, 1_200).map_or(0, |packet| packet.len());
+            bytes += packet(&mut large, 1_200).map_or(0, |packet| packet.len());
             large.rewind();
         }
-        assert!(octets <= FLIGHT && octets > FLIGHT - 1_200 && !large.has_unsent());
+        assert!(bytes <= FLIGHT && bytes > FLIGHT - 1_200 && !large.has_unsent());
     }
 
     #[test]

@@ -16,7 +16,7 @@ const LIFETIME: Duration = Duration::from_secs(25);
 /// A session is taken up once, so that of a flight and its copies one has its early data taken. That one
 /// need not be the client's: who holds the client's packets back and sends copies from elsewhere has
 /// them taken for it, and the client, refused, sends its messages again when its handshake is done. Its
-/// first flight is the same, to the octet, and the two find each other here: what the one delivered
+/// first flight is the same, to the byte, and the two find each other here: what the one delivered
 /// the other does not, and once the client is there, nothing comes by copies any more.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {

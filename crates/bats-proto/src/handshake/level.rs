@@ -2,17 +2,17 @@
 
 use crate::crypto::Keys;
 
-/// Octets of TLS data accepted on the first level: a hello with large key shares. Its keys are
+/// Bytes of TLS data accepted on the first level: a hello with large key shares. Its keys are
 /// known to everyone, so that a stranger can have that much memory used by one small packet.
 const MAX_INITIAL_DATA: usize = 8 << 10;
-/// Octets of TLS data accepted on the second level: a long certificate chain.
+/// Bytes of TLS data accepted on the second level: a long certificate chain.
 const MAX_HANDSHAKE_DATA: usize = 64 << 10;
-/// Octets of TLS data accepted after the handshake: some tickets, which the store of sessions keeps.
+/// Bytes of TLS data accepted after the handshake: some tickets, which the store of sessions keeps.
 const MAX_LATER_DATA: usize = 8 << 10;
 
 #[derive(Debug)]
 pub(super) struct Level {
-    /// Octets accepted.
+    /// Bytes accepted.
     limit: usize,
     pub(super) keys: Option<Keys>,
     /// Everything this end has to say on the level.
@@ -20,7 +20,7 @@ pub(super) struct Level {
     acknowledged: usize,
     /// Sent in the current repetition up to here.
     cursor: usize,
-    /// What arrived, holes included, and which octets are real.
+    /// What arrived, holes included, and which bytes are real.
     incoming: Vec<u8>,
     present: Vec<bool>,
     received: usize,
@@ -81,14 +81,14 @@ impl Level {
         self.outgoing.extend_from_slice(data);
     }
 
-    /// The next part to be sent, at most `max` octets: (offset, data).
+    /// The next part to be sent, at most `max` bytes: (offset, data).
     pub(super) fn next_part(&self, max: usize) -> Option<(usize, &[u8])> {
         let end = self.outgoing.len().min(self.cursor + max);
         (self.cursor < end).then(|| (self.cursor, &self.outgoing[self.cursor..end]))
     }
 
-    pub(super) fn advance(&mut self, octets: usize) {
-        self.cursor += octets;
+    pub(super) fn advance(&mut self, bytes: usize) {
+        self.cursor += bytes;
     }
 
     pub(super) fn has_unsent(&self) -> bool {

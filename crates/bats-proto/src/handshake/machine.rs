@@ -25,7 +25,7 @@ use crate::wire::varint::{Reader, Writer};
 
 /// Least interval between repetitions.
 const LEAST_INTERVAL: Duration = Duration::from_millis(20);
-/// Octets of a handshake datagram: what every path carries.
+/// Bytes of a handshake datagram: what every path carries.
 const DATAGRAM: usize = MIN_INITIAL_DATAGRAM;
 
 const CRYPTO: u8 = 1;
@@ -132,9 +132,9 @@ impl Handshake {
         let mut original = [0; ORIGINAL_CID_LEN];
         rng.fill_bytes(&mut original);
         parameters.connection_id = local_cid;
-        let octets = parameters.encode(rng.next_u32() as u8);
+        let bytes = parameters.encode(rng.next_u32() as u8);
         let tls = ClientTls::new(now, config, remote, server_name, security)?;
-        let session = tls.start(octets)?;
+        let session = tls.start(bytes)?;
         let closed = config.transport.closed.as_ref().map(ClosedSecrets::new);
         let initial = initial_keys(security, closed.as_ref(), &original, true);
         let mut handshake =
@@ -483,9 +483,9 @@ impl Handshake {
         // Until a client's handshake is done these are those of the session that it takes up.
         if self.peer.is_none()
             && (!self.is_client || self.session.is_done())
-            && let Some(octets) = self.session.peer_parameters()
+            && let Some(bytes) = self.session.peer_parameters()
         {
-            let peer = TransportParameters::decode(octets).ok_or(HandshakeError::Parameters)?;
+            let peer = TransportParameters::decode(bytes).ok_or(HandshakeError::Parameters)?;
             let first_matches = !self.is_client || peer.original_destination == Some(self.original);
             if !first_matches {
                 self.failed = true;
@@ -554,7 +554,7 @@ impl Handshake {
         if self.is_client { !self.confirmed } else { !self.is_complete() && unanswered }
     }
 
-    /// Writes the next datagram of long packets if one is due, at most `allowance` octets;
+    /// Writes the next datagram of long packets if one is due, at most `allowance` bytes;
     /// returns its length.
     pub fn poll_datagram(
         &mut self,

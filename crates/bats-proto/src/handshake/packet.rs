@@ -46,8 +46,8 @@ pub(super) fn open(packet: &mut [u8], keys: &DirectionalKeys, number_at: usize) 
     let sample = packet.get(number_at + 4..)?.first_chunk()?;
     let mask = keys.header.mask(sample);
     packet[0] ^= mask[0] & PROTECTED_LONG_BITS;
-    for (octet, mask) in packet[number_at..number_at + 4].iter_mut().zip(&mask[1..]) {
-        *octet ^= mask;
+    for (byte, mask) in packet[number_at..number_at + 4].iter_mut().zip(&mask[1..]) {
+        *byte ^= mask;
     }
     let (header, sealed) = packet.split_at_mut(number_at + 4);
     let number: [u8; 4] = *header.last_chunk()?;

@@ -85,7 +85,7 @@ mod tests {
         for i in 0..token.len() {
             let mut forged = token.clone();
             forged[i] ^= 1;
-            assert!(!key.check(now, &forged, remote, &[1; 8]), "octet {i}");
+            assert!(!key.check(now, &forged, remote, &[1; 8]), "byte {i}");
         }
         assert!(!key.check(now, &[], remote, &[1; 8]));
     }

@@ -4,7 +4,7 @@ use bats_types::Timestamp;
 
 /// UDP payload that every path must carry (RFC 9000, section 14).
 pub const BASE_UDP_PAYLOAD: u16 = 1_200;
-/// Largest UDP payload that is searched for: frames of 9,216 octets, and then some.
+/// Largest UDP payload that is searched for: frames of 9,216 bytes, and then some.
 pub const MAX_UDP_PAYLOAD: u16 = 9_500;
 /// Search stops when what passes and what does not are this close.
 const SEARCH_STEP: u16 = 16;
@@ -23,7 +23,7 @@ const RAISE_INTERVAL: Duration = Duration::from_secs(600);
 /// Random loss of 50 % does this once in 10^9 times.
 const BLACK_HOLE_LOSSES: u32 = 30;
 
-/// Path MTU discovery by padded probes (RFC 8899), in octets of UDP payload.
+/// Path MTU discovery by padded probes (RFC 8899), in bytes of UDP payload.
 #[derive(Debug)]
 pub struct MtuDiscovery {
     /// Largest size known to pass.

@@ -8,7 +8,7 @@ const WORDS: usize = (REPLAY_WINDOW / 64) as usize;
 const ACK_REPEATS: usize = 8;
 /// Packets behind the largest that every acknowledgement covers at least.
 const MIN_COVERAGE: u64 = 64;
-/// Ranges in one acknowledgement: 256 ranges of two octets fit any packet.
+/// Ranges in one acknowledgement: 256 ranges of two bytes fit any packet.
 pub const MAX_RANGES: usize = 256;
 
 /// Which packet numbers of a path arrived: replay window and source of acknowledgements in one.

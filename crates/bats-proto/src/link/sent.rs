@@ -70,7 +70,7 @@ struct SentPacket {
 }
 
 impl SentPacket {
-    /// Octets that it takes beside probes of the MTU.
+    /// Bytes that it takes beside probes of the MTU.
     fn data_bytes(&self) -> u64 {
         if self.contents.mtu_probe { 0 } else { u64::from(self.size) }
     }

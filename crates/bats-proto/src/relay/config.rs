@@ -33,10 +33,10 @@ pub struct RelayConfig {
     /// Whether carried flows are recoded and repaired hop by hop. If not, packets are forwarded
     /// as they come, and the ends repair.
     pub recoding: bool,
-    /// Octets that the payloads of one flow may take: what a round trip of the next hop and its
+    /// Bytes that the payloads of one flow may take: what a round trip of the next hop and its
     /// repairs need, at least 1 MiB, at most this.
     pub flow_bytes: usize,
-    /// Octets that the payloads of all flows may take, and as many that what is known of their batches
+    /// Bytes that the payloads of all flows may take, and as many that what is known of their batches
     /// may take.
     pub total_bytes: usize,
     /// Silence after which a flow is forgotten.
@@ -111,10 +111,10 @@ pub struct RelayStats {
     pub flows: u64,
     /// Flows forgotten after silence.
     pub flows_expired: u64,
-    /// Octets of what is known of batches, beside their payloads.
+    /// Bytes of what is known of batches, beside their payloads.
     pub state_bytes: u64,
-    /// Octets of payloads held now.
+    /// Bytes of payloads held now.
     pub bytes_held: u64,
-    /// Most octets of payloads held so far.
+    /// Most bytes of payloads held so far.
     pub bytes_peak: u64,
 }

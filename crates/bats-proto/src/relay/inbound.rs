@@ -158,7 +158,7 @@ impl Inbound {
         self.spaces[space as usize].on_packet(now, batch, vector, patience(view))
     }
 
-    /// Octets of what is known of batches.
+    /// Bytes of what is known of batches.
     pub(super) fn state_bytes(&self) -> usize {
         let of = |ranks: &Ranks| {
             ranks.batches.len() * size_of::<Batch>() + ranks.bases * size_of::<Basis>()

@@ -232,7 +232,7 @@ impl Relay {
         let needs: u64 = flow.ways.values().map(|way| way.needs()).sum();
         let most = self.config.flow_bytes.max(LEAST_FLOW_BYTES) as u64;
         let limit = needs.clamp(LEAST_FLOW_BYTES as u64, most);
-        let held: usize = flow.plain.iter().map(|(_, _, octets)| octets.len()).sum();
+        let held: usize = flow.plain.iter().map(|(_, _, bytes)| bytes.len()).sum();
         let bytes = held + payload.len();
         if bytes as u64 > limit || self.bytes + payload.len() > self.config.total_bytes {
             self.stats.overflowed += 1;

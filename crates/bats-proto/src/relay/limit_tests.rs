@@ -21,17 +21,17 @@ fn relay() -> Relay {
 }
 
 fn packet(key: FlowKey, number: u64) -> Vec<u8> {
-    let mut octets = vec![0; FLOW_HEADER_LEN + 4];
-    let mut writer = Writer::new(&mut octets);
+    let mut bytes = vec![0; FLOW_HEADER_LEN + 4];
+    let mut writer = Writer::new(&mut bytes);
     FlowHeader { key, hop_limit: 9 }.encode(&mut writer).unwrap();
     SourceHeader::new(number).encode(&mut writer).unwrap();
-    octets.resize(FLOW_HEADER_LEN + 44, number as u8 | 1);
-    octets
+    bytes.resize(FLOW_HEADER_LEN + 44, number as u8 | 1);
+    bytes
 }
 
 fn push(relay: &mut Relay, link: LinkId, key: FlowKey, number: u64) {
-    let octets = packet(key, number);
-    relay.on_carried(NOW, link, &LinkView::default(), PacketKind::Source, &octets);
+    let bytes = packet(key, number);
+    relay.on_carried(NOW, link, &LinkView::default(), PacketKind::Source, &bytes);
 }
 
 fn ways(relay: &Relay) -> Vec<LinkId> {
@@ -93,7 +93,7 @@ fn a_way_that_lies_is_left_and_what_waits_for_it_moves() {
     assert!(!relay.distrust(NOW, KEY.destination, first), "known");
     let other = if first == DOWN { OTHER } else { DOWN };
     assert_eq!((ways(&relay), relay.stats().bytes_held), (vec![other], held));
-    assert_eq!(relay.pop_event(), Some(RelayEvent::LyingWay(first, KEY.destination)));
+    assert_eq!(relay.pop_event(), Some(RelayEvent::PollutingPath(first, KEY.destination)));
     assert!(relay.pull(NOW, first, &view, 2, &mut out).is_none());
     let sent = (1..40).filter(|&n| relay.pull(NOW, other, &view, n, &mut out).is_some()).count();
     assert_eq!(sent, 16);
@@ -119,7 +119,7 @@ fn what_is_known_of_batches_is_bounded_and_forgotten() {
             push(&mut relay, UP, key, batch * 16);
             let state: usize = relay.flows.values().map(|flow| flow.state).sum();
             assert_eq!(state, relay.state);
-            assert!(relay.state <= (1 << 20) + (64 << 10), "{} octets", relay.state);
+            assert!(relay.state <= (1 << 20) + (64 << 10), "{} bytes", relay.state);
         }
     }
     let stats = relay.stats();

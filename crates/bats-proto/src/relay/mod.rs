@@ -42,7 +42,7 @@ pub use config::{
 use inbound::Inbound;
 use opaque::{OpaqueQueue, Repetitions};
 use outbound::Outbound;
-pub use routes::{MAX_WAYS, WayView};
+pub use routes::{MAX_PATHS, PathSetStats};
 
 /// Names a link of a node; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,7 +51,7 @@ pub struct LinkId(pub u64);
 /// How a link looks, from its own measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkView {
-    /// Rate before loss, in octets per second.
+    /// Rate before loss, in bytes per second.
     pub rate: u64,
     /// Smoothed round-trip time.
     pub smoothed_rtt: Duration,
@@ -61,7 +61,7 @@ pub struct LinkView {
     pub loss: f64,
     /// Variance of the losses over that of independent ones, at least 1.
     pub burst_factor: f64,
-    /// Octets of a full packet.
+    /// Bytes of a full packet.
     pub packet: u64,
     /// The other end was heard of late, as far as it was asked.
     pub alive: bool,
@@ -105,7 +105,7 @@ pub enum RelayEvent {
     UselessNeighbour(LinkId),
     /// What left over this link towards that node was altered on the way: the link carries nothing to
     /// it any more where there is another one.
-    LyingWay(LinkId, NodeId),
+    PollutingPath(LinkId, NodeId),
 }
 
 #[derive(Debug)]
@@ -147,7 +147,7 @@ struct Flow {
     timer: Option<Timestamp>,
     /// Newest BIDs of a flow that begins here.
     newest: [u64; 2],
-    /// Octets of what is known of batches, as counted last.
+    /// Bytes of what is known of batches, as counted last.
     state: usize,
     /// Packets passed on without being looked at.
     plain: VecDeque<(PacketKind, u8, Vec<u8>)>,
@@ -177,7 +177,7 @@ pub struct Relay {
     lost: BTreeSet<LinkId>,
     events: VecDeque<RelayEvent>,
     bytes: usize,
-    /// Octets of what is known of batches, of all flows.
+    /// Bytes of what is known of batches, of all flows.
     state: usize,
     stats: RelayStats,
 }
@@ -319,9 +319,9 @@ impl Relay {
             let waits = flow.has_plain_for(&better);
             let Some(way) = flow.ways.get_mut(&link) else { continue };
             let pulled = match waits.then(|| flow.plain.pop_front()).flatten() {
-                Some((kind, hop_limit, octets)) => {
-                    out.extend_from_slice(&octets);
-                    self.bytes -= octets.len();
+                Some((kind, hop_limit, bytes)) => {
+                    out.extend_from_slice(&bytes);
+                    self.bytes -= bytes.len();
                     self.stats.forwarded += 1;
                     Some((kind, hop_limit))
                 }
@@ -497,7 +497,7 @@ impl Relay {
 
     fn forget(&mut self, key: FlowKey) {
         if let Some(flow) = self.flows.remove(&key) {
-            let plain: usize = flow.plain.iter().map(|(_, _, octets)| octets.len()).sum();
+            let plain: usize = flow.plain.iter().map(|(_, _, bytes)| bytes.len()).sum();
             let ways = flow.ways.values().chain(&flow.parked).map(|way| way.bytes());
             self.bytes -= ways.sum::<usize>() + plain;
             self.state -= flow.state;

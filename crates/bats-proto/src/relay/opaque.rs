@@ -32,7 +32,7 @@ struct Waiting {
     /// Zero until it is sent for the first time.
     sent: u8,
     header: FlowHeader,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 /// The packets that wait for a link.
@@ -47,7 +47,7 @@ pub(super) struct OpaqueQueue {
 
 impl OpaqueQueue {
     /// Adds a packet; false if the queue is full.
-    pub(super) fn push(&mut self, now: Timestamp, header: FlowHeader, octets: &[u8]) -> bool {
+    pub(super) fn push(&mut self, now: Timestamp, header: FlowHeader, bytes: &[u8]) -> bool {
         if self.waiting.len() >= MAX_OPAQUE {
             return false;
         }
@@ -57,7 +57,7 @@ impl OpaqueQueue {
             due: now,
             sent: 0,
             header,
-            octets: octets.to_vec(),
+            bytes: bytes.to_vec(),
         });
         true
     }
@@ -79,7 +79,7 @@ impl OpaqueQueue {
             }
             self.expired += u64::from(packet.sent == 0);
         };
-        out.extend_from_slice(&packet.octets);
+        out.extend_from_slice(&packet.bytes);
         packet.sent += 1;
         let header = packet.header;
         if packet.sent < copies(view.loss) {
@@ -113,7 +113,7 @@ impl OpaqueQueue {
 
     /// All that waits, for another link.
     pub(super) fn take(&mut self) -> Vec<(FlowHeader, Vec<u8>)> {
-        self.waiting.drain(..).map(|packet| (packet.header, packet.octets)).collect()
+        self.waiting.drain(..).map(|packet| (packet.header, packet.bytes)).collect()
     }
 
     /// Forgets the packets of a flow.
@@ -141,10 +141,10 @@ pub(super) struct Repetitions {
 
 impl Repetitions {
     /// Takes note of a packet; true if it came before.
-    pub(super) fn is_repeated(&mut self, octets: &[u8]) -> bool {
+    pub(super) fn is_repeated(&mut self, bytes: &[u8]) -> bool {
         let mut hasher = FxHasher::default();
-        hasher.write(octets);
-        hasher.write_usize(octets.len());
+        hasher.write(bytes);
+        hasher.write_usize(bytes.len());
         let hash = hasher.finish();
         if self.hashes.contains(&hash) {
             return true;

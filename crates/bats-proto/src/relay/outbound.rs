@@ -146,12 +146,12 @@ impl Outbound {
         }
     }
 
-    /// Octets of payloads held.
+    /// Bytes of payloads held.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Octets of what is known of batches beside their payloads.
+    /// Bytes of what is known of batches beside their payloads.
     pub(super) fn state_bytes(&self) -> usize {
         let batches: usize = self.batches.iter().map(BTreeMap::len).sum();
         batches * size_of::<Batch>()
@@ -162,7 +162,7 @@ impl Outbound {
         self.forwards.len()
     }
 
-    /// Octets that this flow needs to keep the next hop busy and repaired: two round trips, and
+    /// Bytes that this flow needs to keep the next hop busy and repaired: two round trips, and
     /// what may wait.
     pub(super) fn needs(&self) -> u64 {
         let round_trip = self.view.rate as f64 * self.view.smoothed_rtt.as_secs_f64();
@@ -296,7 +296,7 @@ impl Outbound {
         self.check_at = Some(self.check_at.map_or(at, |other| other.min(at)));
     }
 
-    /// Lets packets go until at most `limit` octets are held: first those that were sent, oldest
+    /// Lets packets go until at most `limit` bytes are held: first those that were sent, oldest
     /// batch first, then those that were not.
     pub(super) fn shed(&mut self, limit: usize, stats: &mut RelayStats) {
         for sent_only in [true, false] {
@@ -322,7 +322,7 @@ impl Outbound {
 
     /// The next packet, its coding header included, behind what `out` holds: what the next node
     /// lacks for certain, then what it has not been sent, then what it may lack. `number` is that
-    /// of the packet. Packets have at most `room` octets.
+    /// of the packet. Packets have at most `room` bytes.
     pub(super) fn pull(
         &mut self,
         now: Timestamp,

@@ -16,14 +16,14 @@ use crate::wire::batch_rank::Space;
 use crate::wire::flow::{FlowKey, NodeId};
 
 /// Links used together towards a node; more are refused. Each holds a part of a flow's memory.
-pub const MAX_WAYS: usize = 16;
+pub const MAX_PATHS: usize = 16;
 
 /// How the links towards a node look together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WayView {
+pub struct PathSetStats {
     /// Links that are heard.
     pub links: usize,
-    /// Sum of their rates before loss, in octets per second.
+    /// Sum of their rates before loss, in bytes per second.
     pub rate: u64,
     /// Longest smoothed round trip among them.
     pub slowest: Duration,
@@ -37,13 +37,13 @@ impl Relay {
         self.refit_all(now, destination);
     }
 
-    /// Packets for `destination` leave over `link`, too. False if there are [`MAX_WAYS`] already.
+    /// Packets for `destination` leave over `link`, too. False if there are [`MAX_PATHS`] already.
     pub fn add_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) -> bool {
         let links = self.routes.entry(destination).or_default();
         if links.contains(&link) {
             return true;
         }
-        if links.len() >= MAX_WAYS {
+        if links.len() >= MAX_PATHS {
             return false;
         }
         links.push(link);
@@ -109,7 +109,7 @@ impl Relay {
             return false;
         }
         self.stats.ways_lying += 1;
-        self.events.push_back(RelayEvent::LyingWay(link, destination));
+        self.events.push_back(RelayEvent::PollutingPath(link, destination));
         self.refit_all(now, destination);
         true
     }
@@ -144,10 +144,10 @@ impl Relay {
 
     /// How the links towards a node look together.
     #[must_use]
-    pub fn way(&self, destination: NodeId) -> WayView {
+    pub fn way(&self, destination: NodeId) -> PathSetStats {
         let views = self.routes(destination).filter_map(|link| self.links.get(&link));
         let views = views.map(|state| state.view).filter(|view| view.alive);
-        views.fold(WayView::default(), |way, view| WayView {
+        views.fold(PathSetStats::default(), |way, view| PathSetStats {
             links: way.links + 1,
             rate: way.rate.saturating_add(view.rate),
             slowest: way.slowest.max(view.smoothed_rtt),
@@ -162,7 +162,7 @@ impl Relay {
         views.map(|view| view.smoothed_rtt).max().unwrap_or_default()
     }
 
-    /// Whether a packet behind `backlog` octets comes to the next node sooner over `link` than over
+    /// Whether a packet behind `backlog` bytes comes to the next node sooner over `link` than over
     /// the faster ones, once these have carried the backlog. For a little message a slow link is a
     /// detour; a long queue is worth it.
     #[must_use]
@@ -278,9 +278,9 @@ impl Relay {
         now: Timestamp,
         packets: impl Iterator<Item = (crate::wire::flow::FlowHeader, Vec<u8>)>,
     ) {
-        for (header, octets) in packets {
+        for (header, bytes) in packets {
             let next = self.route(header.key.destination);
-            self.push_opaque(now, next, header, &octets);
+            self.push_opaque(now, next, header, &bytes);
         }
     }
 

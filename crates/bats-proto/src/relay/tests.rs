@@ -445,7 +445,7 @@ fn memory_is_bounded_and_given_back() {
     let packets = 3 * LEAST_FLOW_BYTES as u64 / 1_408;
     for number in 0..packets {
         push(&mut relay, NOW, LINK_UP, &carried(KEY, 5, number, 1_408));
-        assert!(relay.bytes <= LEAST_FLOW_BYTES, "{} octets", relay.bytes);
+        assert!(relay.bytes <= LEAST_FLOW_BYTES, "{} bytes", relay.bytes);
     }
     assert!(relay.stats().batches_dropped > 50);
     assert!(relay.bytes > LEAST_FLOW_BYTES - 20 * 1_600, "the rest is kept");
@@ -548,7 +548,7 @@ proptest! {
     ) {
         let mut relay = relay_between();
         let (mut now, view) = (NOW, LinkView { loss: 0.3, ..LinkView::default() });
-        for (number, (choice, octets)) in (1..).zip(inputs) {
+        for (number, (choice, bytes)) in (1..).zip(inputs) {
             let link = if choice & 1 == 0 { LINK_UP } else { LINK_DOWN };
             let kinds =
                 [PacketKind::Control, PacketKind::Source, PacketKind::Repair, PacketKind::Recoded];
@@ -556,11 +556,11 @@ proptest! {
             // Mostly a flow that there is, with anything behind it.
             let mut payload = carried(KEY, choice >> 5, 0, 0);
             payload.truncate(if choice & 8 == 0 { FLOW_HEADER_LEN } else { 0 });
-            payload.extend(&octets);
+            payload.extend(&bytes);
             relay.on_carried(now, link, &view, kind, &payload);
             let mut report = vec![0; 12];
             KEY.encode(&mut Writer::new(&mut report)).unwrap();
-            report.extend(&octets);
+            report.extend(&bytes);
             if let Some(report) = BatchRank::decode(&mut Reader::new(&report)) {
                 relay.on_report(now, link, &view, &report);
             }

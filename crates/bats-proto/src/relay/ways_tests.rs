@@ -111,14 +111,14 @@ fn what_was_held_when_no_link_was_heard_leaves_by_the_first_that_is() {
 fn there_is_a_limit_to_links_used_together() {
     let now = Timestamp::from_millis(1);
     let mut relay = Relay::new(RelayConfig::new(NodeId(1)), 1);
-    for link in 0..=MAX_WAYS as u64 {
+    for link in 0..=MAX_PATHS as u64 {
         relay.add_link(LinkId(link), true);
-        assert_eq!(relay.add_route(now, KEY.destination, LinkId(link)), link < MAX_WAYS as u64);
+        assert_eq!(relay.add_route(now, KEY.destination, LinkId(link)), link < MAX_PATHS as u64);
     }
     assert!(relay.add_route(now, KEY.destination, LinkId(0)), "it is one of them already");
     relay.remove_route(now, KEY.destination, LinkId(0));
-    assert!(relay.add_route(now, KEY.destination, LinkId(MAX_WAYS as u64)));
-    assert_eq!(relay.routes(KEY.destination).count(), MAX_WAYS);
+    assert!(relay.add_route(now, KEY.destination, LinkId(MAX_PATHS as u64)));
+    assert_eq!(relay.routes(KEY.destination).count(), MAX_PATHS);
 }
 
 /// What waits for a link that falls silent, or goes, leaves by the other; memory is accounted for.

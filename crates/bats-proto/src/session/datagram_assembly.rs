@@ -8,7 +8,7 @@ use crate::wire::varint::Reader;
 
 /// Messages under assembly at once: their parts stand in symbols near one another.
 const MAX_PARTIALS: usize = 1_024;
-/// Octets that a message under assembly costs beside its content.
+/// Bytes that a message under assembly costs beside its content.
 const PARTIAL_OVERHEAD: usize = 128;
 /// Numbers of messages remembered, so that each is delivered at most once.
 const REMEMBERED: u64 = 4_096;
@@ -59,7 +59,7 @@ impl Partial {
 }
 
 impl DatagramAssembly {
-    /// Accepts messages of up to `max_message` octets, and holds up to `budget` octets of
+    /// Accepts messages of up to `max_message` bytes, and holds up to `budget` bytes of
     /// incomplete ones: the oldest make room.
     pub fn new(max_message: usize, budget: usize) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl DatagramAssembly {
         }
     }
 
-    /// Octets held.
+    /// Bytes held.
     pub fn bytes_held(&self) -> usize {
         self.bytes + self.complete.iter().map(Bytes::len).sum::<usize>()
     }

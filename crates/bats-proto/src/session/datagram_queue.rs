@@ -7,7 +7,7 @@ use super::inbox::MESSAGE_OVERHEAD;
 use crate::wire::message::DATAGRAM;
 use crate::wire::varint::{Writer, varint_len};
 
-/// Octets of message data below which a message does not begin in a symbol's rest.
+/// Bytes of message data below which a message does not begin in a symbol's rest.
 const LEAST_PART: usize = 16;
 
 /// Messages with a deadline that wait to be cut into symbols, oldest first (mode BTP). Each part
@@ -18,7 +18,7 @@ pub struct DatagramQueue {
     messages: VecDeque<(Bytes, Timestamp)>,
     /// Number of the first message in the queue.
     next_id: u64,
-    /// Octets of the first message that are in symbols already.
+    /// Bytes of the first message that are in symbols already.
     begun: usize,
     bytes: usize,
     finished: bool,
@@ -26,7 +26,7 @@ pub struct DatagramQueue {
 }
 
 impl DatagramQueue {
-    /// Octets that wait, and what their messages cost beside.
+    /// Bytes that wait, and what their messages cost beside.
     pub fn bytes_held(&self) -> usize {
         self.bytes + self.messages.len() * MESSAGE_OVERHEAD
     }
@@ -68,8 +68,8 @@ impl DatagramQueue {
         self.finished = true;
     }
 
-    /// Octets of the first message that are not in symbols yet.
-    pub fn next_octets(&self) -> Option<usize> {
+    /// Bytes of the first message that are not in symbols yet.
+    pub fn next_bytes(&self) -> Option<usize> {
         self.messages.front().map(|(message, _)| message.len() - self.begun)
     }
 
@@ -101,7 +101,7 @@ impl DatagramQueue {
                 + varint_len(self.next_id)
                 + varint_len(message.len() as u64)
                 + varint_len(self.begun as u64);
-            // The part's length takes one octet below 64 and two below 16,384 octets.
+            // The part's length takes one byte below 64 and two below 16,384 bytes.
             let part = left.min(writer.remaining().saturating_sub(header + 2));
             if part < left.min(LEAST_PART) || writer.remaining() < header + 2 {
                 break;

@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Octets that a message costs beside its content: its place in the queue and the head of its
-/// allocation. Without it empty messages, three octets on the wire, would cost nothing.
+/// Bytes that a message costs beside its content: its place in the queue and the head of its
+/// allocation. Without it empty messages, three bytes on the wire, would cost nothing.
 pub const MESSAGE_OVERHEAD: usize = 2 * size_of::<Bytes>();
 
 /// Complete messages that the application has not taken.
@@ -14,7 +14,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Octets held, overhead included.
+    /// Bytes held, overhead included.
     pub fn bytes_held(&self) -> usize {
         self.bytes
     }

@@ -37,12 +37,12 @@ pub struct Reassembly {
 const FIRST_CAPACITY: usize = 64 << 10;
 
 impl Reassembly {
-    /// Accepts messages of up to `max_message` octets.
+    /// Accepts messages of up to `max_message` bytes.
     pub fn new(max_message: usize) -> Self {
         Self { max_message, partial: None, complete: VecDeque::new(), finished: false }
     }
 
-    /// Octets held.
+    /// Bytes held.
     pub fn bytes_held(&self) -> usize {
         self.partial.as_ref().map_or(0, |(data, _)| data.len())
             + self.complete.iter().map(Bytes::len).sum::<usize>()

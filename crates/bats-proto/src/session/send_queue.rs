@@ -6,14 +6,14 @@ use super::inbox::MESSAGE_OVERHEAD;
 use crate::wire::message::{CONTINUATION, FIN, MESSAGE};
 use crate::wire::varint::{Writer, varint_len};
 
-/// Octets of message data below which a new message does not begin in a symbol's rest.
+/// Bytes of message data below which a new message does not begin in a symbol's rest.
 const LEAST_PART: usize = 16;
 
 /// Messages that wait to be cut into symbols, in order.
 #[derive(Debug, Default)]
 pub struct SendQueue {
     messages: VecDeque<Bytes>,
-    /// Octets of the first message that are in symbols already; `None` before its first part.
+    /// Bytes of the first message that are in symbols already; `None` before its first part.
     begun: Option<usize>,
     bytes: usize,
     fin: Fin,
@@ -33,7 +33,7 @@ impl SendQueue {
         Self::default()
     }
 
-    /// Octets that wait, and what their messages cost beside.
+    /// Bytes that wait, and what their messages cost beside.
     pub fn bytes_held(&self) -> usize {
         self.bytes + self.messages.len() * MESSAGE_OVERHEAD
     }

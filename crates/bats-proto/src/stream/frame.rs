@@ -1,4 +1,4 @@
-//! The frames of the stream: a kind, a length, and so many octets.
+//! The frames of the stream: a kind, a length, and so many bytes.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -12,11 +12,11 @@
 //! Numbers are big endian. Frames of a kind above 0x3f that is not known are skipped, so that later
 //! versions can say more; lower ones end the connection.
 
-/// Octets before the payload.
+/// Bytes before the payload.
 pub(super) const HEADER_LEN: usize = 4;
-/// Most octets of a message in one frame: short enough that receipts pass between two of them.
+/// Most bytes of a message in one frame: short enough that receipts pass between two of them.
 pub(super) const MAX_PART: usize = 64 << 10;
-/// Most octets of any other payload that is kept.
+/// Most bytes of any other payload that is kept.
 pub(super) const MAX_CONTROL: usize = 1_024 + 8;
 /// Kinds from here on are skipped if they are not known.
 const FIRST_OPTIONAL: u8 = 0x40;
@@ -36,18 +36,18 @@ const VERSION: u8 = 1;
 const HELLO_LEN: usize = 1 + 8 + 8 + 8;
 const RECEIPT_LEN: usize = 3 * 8;
 
-/// Which rule a peer's octets break.
+/// Which rule a peer's bytes break.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// A frame of a kind that this version must know and does not.
     #[error("frame of unknown kind {0}")]
     Kind(u8),
     /// A payload of a length that this kind cannot have.
-    #[error("frame of kind {kind} with {len} octets")]
+    #[error("frame of kind {kind} with {len} bytes")]
     Length {
         /// Kind of the frame.
         kind: u8,
-        /// Octets of its payload.
+        /// Bytes of its payload.
         len: usize,
     },
     /// A version of the framing that is not spoken here.
@@ -58,7 +58,7 @@ pub enum FrameError {
 /// The first words of each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// Octets of the longest message accepted.
+    /// Bytes of the longest message accepted.
     pub(super) max_message: u64,
     /// Credit to begin with.
     pub(super) credit: u64,
@@ -73,8 +73,8 @@ pub(super) struct Hello {
 pub(super) struct Receipt {
     /// Messages that have arrived whole; the end counts as one.
     pub(super) units: u64,
-    /// Octets of them.
-    pub(super) octets: u64,
+    /// Bytes of them.
+    pub(super) bytes: u64,
     /// Credit: see [`cost`].
     pub(super) credit: u64,
 }
@@ -82,9 +82,9 @@ pub(super) struct Receipt {
 /// What a header announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Octets of a message, of which more follow.
+    /// Bytes of a message, of which more follow.
     Part,
-    /// The last octets of a message.
+    /// The last bytes of a message.
     Last,
     /// Something small, to be read by [`Control::decode`].
     Control(u8),
@@ -92,16 +92,16 @@ pub(super) enum Kind {
     Unknown,
 }
 
-/// Credit that octets of a message take; its last frame pays for the memory that even an empty
+/// Credit that bytes of a message take; its last frame pays for the memory that even an empty
 /// message needs.
-pub(super) fn cost(octets: usize, is_last: bool) -> u64 {
-    octets as u64 + if is_last { MESSAGE_COST } else { 0 }
+pub(super) fn cost(bytes: usize, is_last: bool) -> u64 {
+    bytes as u64 + if is_last { MESSAGE_COST } else { 0 }
 }
 
-/// Octets that a message takes beside its content.
+/// Bytes that a message takes beside its content.
 pub(super) const MESSAGE_COST: u64 = 64;
 
-/// Reads a header: the kind and the octets of the payload.
+/// Reads a header: the kind and the bytes of the payload.
 pub(super) fn decode_header(header: [u8; HEADER_LEN]) -> Result<(Kind, usize), FrameError> {
     let kind = header[0];
     let len = u32::from_be_bytes([0, header[1], header[2], header[3]]) as usize;
@@ -118,16 +118,16 @@ pub(super) fn decode_header(header: [u8; HEADER_LEN]) -> Result<(Kind, usize), F
 }
 
 fn put_header(out: &mut Vec<u8>, kind: u8, len: usize) {
-    // Lengths are at most `MAX_PART`, which three octets hold.
+    // Lengths are at most `MAX_PART`, which three bytes hold.
     let [_, length @ ..] = (len as u32).to_be_bytes();
     out.push(kind);
     out.extend_from_slice(&length);
 }
 
-/// Appends octets of a message, at most [`MAX_PART`].
-pub(super) fn put_part(out: &mut Vec<u8>, octets: &[u8], is_last: bool) {
-    put_header(out, if is_last { LAST } else { PART }, octets.len());
-    out.extend_from_slice(octets);
+/// Appends bytes of a message, at most [`MAX_PART`].
+pub(super) fn put_part(out: &mut Vec<u8>, bytes: &[u8], is_last: bool) {
+    put_header(out, if is_last { LAST } else { PART }, bytes.len());
+    out.extend_from_slice(bytes);
 }
 
 /// Everything but messages.
@@ -165,7 +165,7 @@ impl Control {
             }
             Self::Receipt(receipt) => {
                 put_header(out, RECEIPT, RECEIPT_LEN);
-                for number in [receipt.units, receipt.octets, receipt.credit] {
+                for number in [receipt.units, receipt.bytes, receipt.credit] {
                     out.extend_from_slice(&number.to_be_bytes());
                 }
             }
@@ -189,9 +189,9 @@ impl Control {
     /// Reads the payload of a frame of this kind.
     pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
         let wrong = || FrameError::Length { kind, len: payload.len() };
-        let numbers = |octets: &[u8]| -> Result<[u64; 3], FrameError> {
+        let numbers = |bytes: &[u8]| -> Result<[u64; 3], FrameError> {
             let mut numbers = [0; 3];
-            let mut rest = octets;
+            let mut rest = bytes;
             for number in &mut numbers {
                 let (first, after) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;
                 (*number, rest) = (u64::from_be_bytes(*first), after);
@@ -209,8 +209,8 @@ impl Control {
                 Ok(Self::Hello(Hello { max_message, credit, idle_ms, application }))
             }
             (RECEIPT, RECEIPT_LEN) => {
-                let [units, octets, credit] = numbers(payload)?;
-                Ok(Self::Receipt(Receipt { units, octets, credit }))
+                let [units, bytes, credit] = numbers(payload)?;
+                Ok(Self::Receipt(Receipt { units, bytes, credit }))
             }
             (FINISH, 0) => Ok(Self::Finish),
             (PING, 0) => Ok(Self::Ping),
@@ -248,7 +248,7 @@ mod tests {
         fn decoding_inverts_encoding(a: u64, b: u64, c: u64, application: u8, reason in "\\PC{0,300}") {
             for control in [
                 Control::Hello(Hello { max_message: a, credit: b, idle_ms: c, application }),
-                Control::Receipt(Receipt { units: a, octets: b, credit: c }),
+                Control::Receipt(Receipt { units: a, bytes: b, credit: c }),
                 Control::Finish,
                 Control::Ping,
                 Control::Pong,
@@ -262,7 +262,7 @@ mod tests {
         }
 
         #[test]
-        fn any_octets_are_a_value_or_an_error(header: [u8; 4], payload: Vec<u8>) {
+        fn any_bytes_are_a_value_or_an_error(header: [u8; 4], payload: Vec<u8>) {
             if let Ok((Kind::Control(kind), len)) = decode_header(header) {
                 prop_assert!(len <= MAX_CONTROL);
                 let _ = Control::decode(kind, &payload[..len.min(payload.len())]);

@@ -1,4 +1,4 @@
-//! Messages over a stream of octets that somebody else makes reliable: modes TCP and QUIC.
+//! Messages over a stream of bytes that somebody else makes reliable: modes TCP and QUIC.
 //!
 //! [`Session`] is the protocol: messages in frames, credit, receipts, an orderly end. It knows
 //! neither sockets nor TLS, so that it runs over a QUIC stream as it stands. [`Secured`] puts TLS 1.3

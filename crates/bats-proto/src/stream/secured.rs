@@ -14,7 +14,7 @@ use crate::event::Event;
 
 /// Tells two peers of this framing from other users of TLS.
 const ALPN: &[u8] = b"openbats-tcp/1";
-/// Plain octets sealed at a time.
+/// Plain bytes sealed at a time.
 const PLAIN_AT_ONCE: usize = 64 << 10;
 
 /// What the connections that a server accepts have in common.
@@ -37,7 +37,7 @@ impl SecuredServer {
     }
 }
 
-/// One end of a connection. Octets of the TCP stream go in by [`receive`](Self::receive) and come
+/// One end of a connection. Bytes of the TCP stream go in by [`receive`](Self::receive) and come
 /// out of [`transmit`](Self::transmit); what they carry is [`session`](Self::session)'s matter.
 #[derive(Debug)]
 pub struct Secured {
@@ -46,8 +46,8 @@ pub struct Secured {
     /// TLS has said goodbye: nothing follows.
     is_shut: bool,
     plain: Vec<u8>,
-    octets_received: u64,
-    octets_sent: u64,
+    bytes_received: u64,
+    bytes_sent: u64,
 }
 
 impl Secured {
@@ -82,7 +82,7 @@ impl Secured {
     fn new(mut tls: Connection, session: Session) -> Self {
         // What is sealed waits in `transmit`'s buffer, never in TLS: that sets the limit.
         tls.set_buffer_limit(None);
-        Self { tls, session, is_shut: false, plain: Vec::new(), octets_received: 0, octets_sent: 0 }
+        Self { tls, session, is_shut: false, plain: Vec::new(), bytes_received: 0, bytes_sent: 0 }
     }
 
     /// The protocol inside.
@@ -100,9 +100,9 @@ impl Secured {
         self.tls.peer_certificates()?.first().map(|certificate| fingerprint(certificate))
     }
 
-    /// Octets of the TCP stream, in and out.
-    pub fn octets(&self) -> (u64, u64) {
-        (self.octets_received, self.octets_sent)
+    /// Bytes of the TCP stream, in and out.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.bytes_received, self.bytes_sent)
     }
 
     /// The next thing to tell the user.
@@ -110,12 +110,12 @@ impl Secured {
         self.session.pop_event()
     }
 
-    /// Takes the next octets of the TCP stream.
-    pub fn receive(&mut self, now: Timestamp, mut octets: &[u8]) {
-        self.octets_received += octets.len() as u64;
-        while !octets.is_empty() && !self.session.is_over() {
+    /// Takes the next bytes of the TCP stream.
+    pub fn receive(&mut self, now: Timestamp, mut bytes: &[u8]) {
+        self.bytes_received += bytes.len() as u64;
+        while !bytes.is_empty() && !self.session.is_over() {
             // Reading from a slice fails only if plain text waits, and that was taken below.
-            match self.tls.read_tls(&mut octets) {
+            match self.tls.read_tls(&mut bytes) {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(error) => return self.session.end(CloseReason::Lost(error.to_string())),
@@ -166,7 +166,7 @@ impl Secured {
         self.session.on_lost(text);
     }
 
-    /// Appends what is to be written to the TCP stream, until `out` holds `limit` octets or a little
+    /// Appends what is to be written to the TCP stream, until `out` holds `limit` bytes or a little
     /// more.
     pub fn transmit(&mut self, now: Timestamp, out: &mut Vec<u8>, limit: usize) {
         let before = out.len();
@@ -194,6 +194,6 @@ impl Secured {
                 break;
             }
         }
-        self.octets_sent += (out.len() - before) as u64;
+        self.bytes_sent += (out.len() - before) as u64;
     }
 }

@@ -1,4 +1,4 @@
-//! Messages both ways over one stream of octets, reliable and in order.
+//! Messages both ways over one stream of bytes, reliable and in order.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -14,23 +14,23 @@ use crate::event::Event;
 use crate::session::Inbox;
 use crate::stats::ConnectionStats;
 
-/// Octets that wait for the stream before a message is refused: what is below the stream has a
+/// Bytes that wait for the stream before a message is refused: what is below the stream has a
 /// window of its own, and more would only wait longer.
 const SEND_QUEUE: u64 = 4 << 20;
-/// Octets of an unfinished message after which the sender is told of them.
+/// Bytes of an unfinished message after which the sender is told of them.
 const PROGRESS: u64 = 1 << 20;
 
-/// What the next octets of the stream are.
+/// What the next bytes of the stream are.
 #[derive(Debug)]
 enum Expect {
-    Header { octets: [u8; HEADER_LEN], have: usize },
+    Header { bytes: [u8; HEADER_LEN], have: usize },
     Message { left: usize, is_last: bool },
-    Control { kind: u8, len: usize, octets: Vec<u8> },
+    Control { kind: u8, len: usize, bytes: Vec<u8> },
     Skip { left: usize },
 }
 
 impl Expect {
-    const START: Self = Self::Header { octets: [0; HEADER_LEN], have: 0 };
+    const START: Self = Self::Header { bytes: [0; HEADER_LEN], have: 0 };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,14 +55,14 @@ struct Due {
 #[derive(Debug, Default)]
 struct Outgoing {
     queue: VecDeque<Bytes>,
-    /// Octets and costs of the queue, without those of the first message that have left.
+    /// Bytes and costs of the queue, without those of the first message that have left.
     queued: u64,
-    /// Octets of the first message that have left.
+    /// Bytes of the first message that have left.
     offset: usize,
     /// Messages accepted, and the end if it was said.
     units: u64,
     units_sent: u64,
-    octets_sent: u64,
+    bytes_sent: u64,
     /// Credit used.
     spent: u64,
     is_finished: bool,
@@ -82,13 +82,13 @@ struct Incoming {
     /// Cost of what the user has taken.
     freed: u64,
     units: u64,
-    octets: u64,
+    bytes: u64,
     /// What the peer was told last.
     told: Receipt,
     is_finished: bool,
 }
 
-/// One end of a connection. Plain octets go in by [`receive`](Self::receive) and come out of
+/// One end of a connection. Plain bytes go in by [`receive`](Self::receive) and come out of
 /// [`transmit`](Self::transmit); time and messages are as in [`Endpoint`](crate::Endpoint).
 #[derive(Debug)]
 pub struct Session {
@@ -263,7 +263,7 @@ impl Session {
     /// A part of a message has arrived of which the peer does not know. One that waits to be sent
     /// is no reason for a timer.
     fn has_unreported(&self) -> bool {
-        self.incoming.told.octets != self.incoming.octets && !self.receipt_due
+        self.incoming.told.bytes != self.incoming.bytes && !self.receipt_due
     }
 
     /// The peer was heard of beside the stream.
@@ -378,14 +378,14 @@ impl Session {
         !self.has_outstanding()
     }
 
-    /// Octets that have arrived and that nobody has taken.
+    /// Bytes that have arrived and that nobody has taken.
     pub fn receive_buffer_bytes(&self) -> usize {
         self.incoming.inbox.bytes_held() + self.incoming.partial.len()
     }
 
     /// A sample of what this layer knows: messages and buffers.
     pub fn stats(&self, now: Timestamp) -> ConnectionStats {
-        let unconfirmed = self.outgoing.octets_sent.saturating_sub(self.outgoing.receipt.octets);
+        let unconfirmed = self.outgoing.bytes_sent.saturating_sub(self.outgoing.receipt.bytes);
         ConnectionStats {
             time: now,
             established: self.established,
@@ -400,7 +400,7 @@ impl Session {
         }
     }
 
-    /// Appends what is to be sent, until `out` holds `limit` octets or a little more.
+    /// Appends what is to be sent, until `out` holds `limit` bytes or a little more.
     pub fn transmit(&mut self, now: Timestamp, out: &mut Vec<u8>, limit: usize) {
         let before = out.len();
         if self.hello_due && self.farewell.is_none() && self.state != State::Over {
@@ -439,10 +439,10 @@ impl Session {
         let told = incoming.told;
         let is_due = core::mem::take(&mut self.receipt_due)
             || incoming.units != told.units
-            || incoming.octets - told.octets >= PROGRESS;
+            || incoming.bytes - told.bytes >= PROGRESS;
         if is_due {
             let credit = incoming.freed + self.receive_budget;
-            incoming.told = Receipt { units: incoming.units, octets: incoming.octets, credit };
+            incoming.told = Receipt { units: incoming.units, bytes: incoming.bytes, credit };
             Control::Receipt(incoming.told).encode(out);
         }
     }
@@ -467,7 +467,7 @@ impl Session {
             let cost = cost(len, is_last);
             outgoing.spent += cost;
             outgoing.queued -= cost;
-            outgoing.octets_sent += len as u64;
+            outgoing.bytes_sent += len as u64;
             outgoing.offset += len;
             if is_last {
                 outgoing.queue.pop_front();
@@ -486,27 +486,27 @@ impl Session {
         }
     }
 
-    /// Takes the next octets of the stream. What is wrong with them ends the connection.
-    pub fn receive(&mut self, now: Timestamp, mut octets: &[u8]) {
-        if !octets.is_empty() && self.state != State::Over {
+    /// Takes the next bytes of the stream. What is wrong with them ends the connection.
+    pub fn receive(&mut self, now: Timestamp, mut bytes: &[u8]) {
+        if !bytes.is_empty() && self.state != State::Over {
             self.heard_at = now;
         }
-        while !octets.is_empty() && self.state != State::Over {
+        while !bytes.is_empty() && self.state != State::Over {
             match &mut self.expect {
-                Expect::Header { octets: header, have } => {
-                    let len = octets.len().min(HEADER_LEN - *have);
-                    header[*have..*have + len].copy_from_slice(&octets[..len]);
+                Expect::Header { bytes: header, have } => {
+                    let len = bytes.len().min(HEADER_LEN - *have);
+                    header[*have..*have + len].copy_from_slice(&bytes[..len]);
                     *have += len;
-                    octets = &octets[len..];
+                    bytes = &bytes[len..];
                     if *have == HEADER_LEN {
                         let header = *header;
                         self.on_header(now, header);
                     }
                 }
                 Expect::Message { left, is_last } => {
-                    let len = octets.len().min(*left);
-                    let (content, rest) = octets.split_at(len);
-                    octets = rest;
+                    let len = bytes.len().min(*left);
+                    let (content, rest) = bytes.split_at(len);
+                    bytes = rest;
                     let ends = len == *left;
                     let is_last = *is_last && ends;
                     *left -= len;
@@ -515,10 +515,10 @@ impl Session {
                     }
                     self.on_content(content, is_last);
                 }
-                Expect::Control { kind, len, octets: payload } => {
-                    let more = octets.len().min(*len - payload.len());
-                    payload.extend_from_slice(&octets[..more]);
-                    octets = &octets[more..];
+                Expect::Control { kind, len, bytes: payload } => {
+                    let more = bytes.len().min(*len - payload.len());
+                    payload.extend_from_slice(&bytes[..more]);
+                    bytes = &bytes[more..];
                     if payload.len() == *len {
                         let (kind, payload) = (*kind, core::mem::take(payload));
                         self.expect = Expect::START;
@@ -526,9 +526,9 @@ impl Session {
                     }
                 }
                 Expect::Skip { left } => {
-                    let len = octets.len().min(*left);
+                    let len = bytes.len().min(*left);
                     *left -= len;
-                    octets = &octets[len..];
+                    bytes = &bytes[len..];
                     if *left == 0 {
                         self.expect = Expect::START;
                     }
@@ -550,14 +550,14 @@ impl Session {
             (Kind::Part | Kind::Last, _) if self.incoming.is_finished => {
                 self.violation("a message after the last");
             }
-            // What has no octets is complete at once.
+            // What has no bytes is complete at once.
             (Kind::Last, 0) => self.on_content(&[], true),
             (Kind::Control(kind), 0) => self.on_control(now, kind, &[]),
             (Kind::Unknown, 0) => {}
             (Kind::Part, left) => self.expect = Expect::Message { left, is_last: false },
             (Kind::Last, left) => self.expect = Expect::Message { left, is_last: true },
             (Kind::Control(kind), len) => {
-                self.expect = Expect::Control { kind, len, octets: Vec::new() };
+                self.expect = Expect::Control { kind, len, bytes: Vec::new() };
             }
             (Kind::Unknown, left) => self.expect = Expect::Skip { left },
         }
@@ -572,7 +572,7 @@ impl Session {
         if incoming.partial.len() + content.len() > self.max_message {
             return self.violation("a message longer than is accepted");
         }
-        incoming.octets += content.len() as u64;
+        incoming.bytes += content.len() as u64;
         let message = match (is_last, incoming.partial.is_empty()) {
             (true, true) => Bytes::copy_from_slice(content),
             (_, _) => {
@@ -626,11 +626,11 @@ impl Session {
     fn on_receipt(&mut self, receipt: Receipt) {
         let outgoing = &mut self.outgoing;
         let before = outgoing.receipt;
-        if receipt.units > outgoing.units_sent || receipt.octets > outgoing.octets_sent {
+        if receipt.units > outgoing.units_sent || receipt.bytes > outgoing.bytes_sent {
             return self.violation("a receipt for what was not sent");
         }
         if receipt.units < before.units
-            || receipt.octets < before.octets
+            || receipt.bytes < before.bytes
             || receipt.credit < before.credit
         {
             return self.violation("a receipt that takes back");

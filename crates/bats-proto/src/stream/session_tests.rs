@@ -1,4 +1,4 @@
-//! Two sessions and a stream between them that cuts octets anywhere.
+//! Two sessions and a stream between them that cuts bytes anywhere.
 
 use std::collections::VecDeque;
 
@@ -24,15 +24,15 @@ fn pair() -> [Session; 2] {
     pair
 }
 
-/// Carries octets until both are silent.
+/// Carries bytes until both are silent.
 fn run(pair: &mut [Session; 2], now: Timestamp) {
     loop {
         let mut is_silent = true;
         for from in 0..2 {
-            let mut octets = Vec::new();
-            pair[from].transmit(now, &mut octets, 100_000);
-            is_silent &= octets.is_empty();
-            pair[1 - from].receive(now, &octets);
+            let mut bytes = Vec::new();
+            pair[from].transmit(now, &mut bytes, 100_000);
+            is_silent &= bytes.is_empty();
+            pair[1 - from].receive(now, &bytes);
         }
         if is_silent {
             return;
@@ -45,9 +45,9 @@ fn events(session: &mut Session) -> Vec<Event> {
 }
 
 fn frames(controls: &[Control]) -> Vec<u8> {
-    let mut octets = Vec::new();
-    controls.iter().for_each(|control| control.encode(&mut octets));
-    octets
+    let mut bytes = Vec::new();
+    controls.iter().for_each(|control| control.encode(&mut bytes));
+    bytes
 }
 
 const HELLO: Control = Control::Hello(Hello {
@@ -178,7 +178,7 @@ fn the_stream_s_end_is_a_loss_unless_somebody_closed() {
 
 #[test]
 fn rules_that_a_peer_breaks_end_the_connection_and_are_named() {
-    let receipt = |units, octets, credit| Control::Receipt(Receipt { units, octets, credit });
+    let receipt = |units, bytes, credit| Control::Receipt(Receipt { units, bytes, credit });
     let mut too_long = Vec::new();
     for _ in 0..(2 << 20) / MAX_PART {
         frame::put_part(&mut too_long, &[0; MAX_PART], false);
@@ -192,7 +192,7 @@ fn rules_that_a_peer_breaks_end_the_connection_and_are_named() {
     half.extend(frames(&[Control::Finish]));
     let mut after = frames(&[Control::Finish]);
     frame::put_part(&mut after, &[], true);
-    for (octets, rule) in [
+    for (bytes, rule) in [
         (frames(&[HELLO]), "out of place"),
         (frames(&[Control::Finish, Control::Finish]), "out of place"),
         (frames(&[receipt(1, 0, 1 << 20)]), "not sent"),
@@ -203,10 +203,10 @@ fn rules_that_a_peer_breaks_end_the_connection_and_are_named() {
         (half, "within a message"),
         (after, "after the last"),
         (vec![0x3f, 0, 0, 0], "unknown kind"),
-        (vec![1, 0xff, 0xff, 0xff], "octets"),
+        (vec![1, 0xff, 0xff, 0xff], "bytes"),
     ] {
         let mut session = greeted();
-        session.receive(at(1), &octets);
+        session.receive(at(1), &bytes);
         let found = events(&mut session);
         let Some(Event::Closed(CloseReason::PeerMisbehaved(text))) = found.last() else {
             panic!("{rule}: {found:?}")
@@ -220,21 +220,21 @@ fn rules_that_a_peer_breaks_end_the_connection_and_are_named() {
         assert_eq!(events(&mut peer), [Event::Closed(CloseReason::ReportedByPeer(text.clone()))]);
     }
     let mut stranger = Session::new(at(0), false, &config());
-    let mut octets = Vec::new();
-    frame::put_part(&mut octets, b"x", true);
-    stranger.receive(at(0), &octets);
+    let mut bytes = Vec::new();
+    frame::put_part(&mut bytes, b"x", true);
+    stranger.receive(at(0), &bytes);
     assert!(stranger.is_over());
 }
 
 #[test]
 fn frames_of_later_versions_are_skipped() {
     let mut session = greeted();
-    let mut octets = vec![0x40, 0, 0, 5];
-    octets.extend([9; 5]);
-    octets.extend([0xff, 0, 0, 0]);
-    frame::put_part(&mut octets, b"x", true);
-    for octet in octets {
-        session.receive(at(1), &[octet]);
+    let mut bytes = vec![0x40, 0, 0, 5];
+    bytes.extend([9; 5]);
+    bytes.extend([0xff, 0, 0, 0]);
+    frame::put_part(&mut bytes, b"x", true);
+    for byte in bytes {
+        session.receive(at(1), &[byte]);
     }
     assert_eq!(session.recv().unwrap(), "x");
 }
@@ -345,9 +345,9 @@ proptest! {
                     }
                 }
                 Step::Carry(from, len) => {
-                    let mut octets = Vec::new();
-                    pair[from].transmit(at(0), &mut octets, 50_000);
-                    wires[from].extend(octets);
+                    let mut bytes = Vec::new();
+                    pair[from].transmit(at(0), &mut bytes, 50_000);
+                    wires[from].extend(bytes);
                     let len = len.min(wires[from].len());
                     let piece: Vec<u8> = wires[from].drain(..len).collect();
                     pair[1 - from].receive(at(0), &piece);
@@ -357,9 +357,9 @@ proptest! {
         }
         for _ in 0..1_000 {
             for from in 0..2 {
-                let mut octets: Vec<u8> = wires[from].drain(..).collect();
-                pair[from].transmit(at(0), &mut octets, 50_000);
-                pair[1 - from].receive(at(0), &octets);
+                let mut bytes: Vec<u8> = wires[from].drain(..).collect();
+                pair[from].transmit(at(0), &mut bytes, 50_000);
+                pair[1 - from].receive(at(0), &bytes);
                 while let Some(message) = pair[1 - from].recv() {
                     prop_assert_eq!(Some(message), sent[from].pop_front());
                 }
@@ -373,12 +373,12 @@ proptest! {
     }
 
     #[test]
-    fn garbage_ends_the_connection_or_waits(octets: Vec<u8>, cut in 0..40_usize) {
+    fn garbage_ends_the_connection_or_waits(bytes: Vec<u8>, cut in 0..40_usize) {
         let mut session = greeted();
-        let cut = cut.min(octets.len());
-        session.receive(at(1), &octets[..cut]);
-        session.receive(at(1), &octets[cut..]);
+        let cut = cut.min(bytes.len());
+        session.receive(at(1), &bytes[..cut]);
+        session.receive(at(1), &bytes[cut..]);
         session.transmit(at(1), &mut Vec::new(), 1_000);
-        prop_assert!(session.stats(at(1)).receive_buffer_bytes <= octets.len() as u64 * 64);
+        prop_assert!(session.stats(at(1)).receive_buffer_bytes <= bytes.len() as u64 * 64);
     }
 }

@@ -1,11 +1,11 @@
 //! Hop-by-hop feedback about one flow: the rank that the next node has of each batch.
 //!
 //! ```text
-//! destination (4 octets), source (4), flow ID (4), space (0 S-batches, 1 R-batches),
+//! destination (4 bytes), source (4), flow ID (4), space (0 S-batches, 1 R-batches),
 //! mark, queued, room, first BID, number of batches, ranks ...
 //! ```
 //!
-//! Integers are varints unless said otherwise. An octet of the ranks is 0 to 15: the rank of one
+//! Integers are varints unless said otherwise. A byte of the ranks is 0 to 15: the rank of one
 //! batch; or 128 + n: n + 1 batches of full rank.
 
 use bats_code::BATCH_SIZE;
@@ -58,15 +58,15 @@ impl BatchRank {
         writer.varint(self.queued)?;
         writer.varint(self.room)?;
         writer.varint(u64::from(self.first & 0x00ff_ffff))?;
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         let reserved = if writer.remaining() > 2 * ROOM_FOR_ACK { ROOM_FOR_ACK } else { 0 };
         let room = writer.remaining().saturating_sub(reserved + 2);
-        let count = runs(&self.ranks, room, &mut octets);
+        let count = runs(&self.ranks, room, &mut bytes);
         writer.varint(count as u64)?;
-        writer.bytes(&octets)
+        writer.bytes(&bytes)
     }
 
-    /// Octets that suffice for the report.
+    /// Bytes that suffice for the report.
     pub fn bound(&self) -> usize {
         FIELDS + 1 + self.ranks.len()
     }
@@ -100,24 +100,24 @@ impl BatchRank {
     }
 }
 
-/// Puts as many ranks as fit `room` octets into `octets`; returns how many.
-fn runs(ranks: &[u8], room: usize, octets: &mut Vec<u8>) -> usize {
+/// Puts as many ranks as fit `room` bytes into `bytes`; returns how many.
+fn runs(ranks: &[u8], room: usize, bytes: &mut Vec<u8>) -> usize {
     let mut done = 0;
     let mut groups = ranks[..ranks.len().min(MAX_BATCHES)]
         .chunk_by(|a, b| usize::from(*a) >= BATCH_SIZE && usize::from(*b) >= BATCH_SIZE);
-    while octets.len() < room
+    while bytes.len() < room
         && let Some(group) = groups.next()
     {
         if usize::from(group[0]) < BATCH_SIZE {
-            octets.push(group[0]);
+            bytes.push(group[0]);
             done += 1;
             continue;
         }
         for run in group.chunks(128) {
-            if octets.len() == room {
+            if bytes.len() == room {
                 break;
             }
-            octets.push(RUN + (run.len() - 1) as u8);
+            bytes.push(RUN + (run.len() - 1) as u8);
             done += run.len();
         }
     }
@@ -138,35 +138,35 @@ mod tests {
     }
 
     fn written(report: &BatchRank, room: usize) -> Vec<u8> {
-        let mut octets = vec![0; room];
-        let mut writer = Writer::new(&mut octets);
+        let mut bytes = vec![0; room];
+        let mut writer = Writer::new(&mut bytes);
         report.encode(&mut writer).unwrap();
         let len = writer.written();
-        octets.truncate(len);
-        octets
+        bytes.truncate(len);
+        bytes
     }
 
     proptest! {
         #[test]
         fn decoding_inverts_encoding(ranks in prop::collection::vec(0_u8..=16, 0..300)) {
             let report = report(ranks);
-            let octets = written(&report, 1_400);
-            prop_assert!(octets.len() <= report.bound());
-            prop_assert_eq!(BatchRank::decode(&mut Reader::new(&octets)), Some(report));
+            let bytes = written(&report, 1_400);
+            prop_assert!(bytes.len() <= report.bound());
+            prop_assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), Some(report));
         }
 
         #[test]
         fn what_does_not_fit_is_left_out(ranks in prop::collection::vec(0_u8..=16, 0..300),
                                          room in 60_usize..300) {
             let report = report(ranks);
-            let octets = written(&report, room);
-            let read = BatchRank::decode(&mut Reader::new(&octets)).unwrap();
+            let bytes = written(&report, room);
+            let read = BatchRank::decode(&mut Reader::new(&bytes)).unwrap();
             prop_assert!(report.ranks.starts_with(&read.ranks));
         }
 
-        /// One octet for each incomplete batch, one for up to 128 complete ones, as many as fit.
+        /// One byte for each incomplete batch, one for up to 128 complete ones, as many as fit.
         #[test]
-        fn ranks_are_cut_after_a_whole_octet(
+        fn ranks_are_cut_after_a_whole_byte(
             groups in prop::collection::vec((0_u8..=16, 1_usize..300), 0..12), room in 0_usize..300,
         ) {
             let ranks: Vec<u8> =
@@ -181,33 +181,33 @@ mod tests {
                 }
                 (done, open) = (done + 1, rank == 16);
             }
-            let mut octets = Vec::new();
-            prop_assert_eq!(runs(&ranks, room, &mut octets), done);
-            prop_assert_eq!(octets, expected);
+            let mut bytes = Vec::new();
+            prop_assert_eq!(runs(&ranks, room, &mut bytes), done);
+            prop_assert_eq!(bytes, expected);
         }
 
         #[test]
-        fn garbage_does_not_panic(octets in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = BatchRank::decode(&mut Reader::new(&octets));
+        fn garbage_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = BatchRank::decode(&mut Reader::new(&bytes));
         }
     }
 
     #[test]
     fn runs_of_complete_batches_are_short_and_bounded() {
         let report = report(vec![16; MAX_BATCHES]);
-        let octets = written(&report, 1_400);
-        assert_eq!(octets.len(), 12 + 1 + 3 + 1 + 2 + 8);
-        assert_eq!(BatchRank::decode(&mut Reader::new(&octets)), Some(report));
-        let mut more = octets.clone();
+        let bytes = written(&report, 1_400);
+        assert_eq!(bytes.len(), 12 + 1 + 3 + 1 + 2 + 8);
+        assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), Some(report));
+        let mut more = bytes.clone();
         // One batch more than allowed.
         more[17..19].copy_from_slice(&[0x44, 0x01]);
         more.push(0x80);
         assert_eq!(BatchRank::decode(&mut Reader::new(&more)), None);
         // A run beyond the number of batches, an impossible rank.
         for (last, ranks) in [(0x81, 1), (0x10, 1)] {
-            let mut octets = octets[..17].to_vec();
-            octets.extend([ranks, last]);
-            assert_eq!(BatchRank::decode(&mut Reader::new(&octets)), None);
+            let mut bytes = bytes[..17].to_vec();
+            bytes.extend([ranks, last]);
+            assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), None);
         }
     }
 
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn room_for_an_acknowledgement_is_left_where_there_is_much() {
         let report = report(vec![3; MAX_BATCHES]);
-        // 17 octets stand before the number of batches, which takes two.
+        // 17 bytes stand before the number of batches, which takes two.
         for (room, len) in [(817, 817), (818, 418), (1_400, 1_000)] {
             assert_eq!(written(&report, room).len(), len);
         }
@@ -231,19 +231,19 @@ mod tests {
 
     #[test]
     fn fields_are_read_up_to_their_limits() {
-        for (space, octet) in [(Space::Source, 0), (Space::Repair, 1)] {
+        for (space, byte) in [(Space::Source, 0), (Space::Repair, 1)] {
             let report = BatchRank { space, first: 0xff_ffff, ..report(vec![2]) };
-            let mut octets = written(&report, 100);
-            assert_eq!(octets[12], octet);
-            assert_eq!(BatchRank::decode(&mut Reader::new(&octets)), Some(report));
-            // The first BID takes four octets: 2^24 is one too many.
-            octets[16..20].copy_from_slice(&[0x81, 0, 0, 0]);
-            assert_eq!(BatchRank::decode(&mut Reader::new(&octets)), None);
-            octets[12] = 2;
-            assert_eq!(BatchRank::decode(&mut Reader::new(&octets)), None);
+            let mut bytes = written(&report, 100);
+            assert_eq!(bytes[12], byte);
+            assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), Some(report));
+            // The first BID takes four bytes: 2^24 is one too many.
+            bytes[16..20].copy_from_slice(&[0x81, 0, 0, 0]);
+            assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), None);
+            bytes[12] = 2;
+            assert_eq!(BatchRank::decode(&mut Reader::new(&bytes)), None);
         }
         // Only the low bits of a BID are written.
-        let octets = written(&BatchRank { first: 0x0100_0005, ..report(vec![]) }, 100);
-        assert_eq!(octets[16..], [5, 0]);
+        let bytes = written(&BatchRank { first: 0x0100_0005, ..report(vec![]) }, 100);
+        assert_eq!(bytes[16..], [5, 0]);
     }
 }

@@ -1,7 +1,7 @@
 //! The coding header: what a relay needs to know of a coded packet.
 //!
 //! ```text
-//! Source (S-batch):   | BID, 3 octets | index, 1 | symbol ...
+//! Source (S-batch):   | BID, 3 bytes | index, 1 | symbol ...
 //!
 //!  0                   1                   2                   3
 //!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -14,9 +14,9 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
-//! The second picture is a repair packet (R-batch). A recoded packet has 16 octets of coefficient
+//! The second picture is a repair packet (R-batch). A recoded packet has 16 bytes of coefficient
 //! vector before its payload. That of an R-batch has column 0, then the window; that of an S-batch
-//! has 1 there and no window, its vector stands behind these four octets. BID is the batch ID of RFC 9426, here 24 bits. S-batches
+//! has 1 there and no window, its vector stands behind these four bytes. BID is the batch ID of RFC 9426, here 24 bits. S-batches
 //! consist of 16 consecutive symbols, so the symbol number of a source packet is
 //! `BID * 16 + index`; R-batches have a space of their own. Truncated numbers are expanded to the
 //! value nearest to what the receiver expects. The payload ends with the packet; zeros at the end
@@ -27,11 +27,11 @@ use bats_code::BATCH_SIZE;
 use super::short_header::PacketKind;
 use super::varint::{Reader, Writer};
 
-/// Octets before the symbol of a source packet.
+/// Bytes before the symbol of a source packet.
 pub const SOURCE_HEADER_LEN: usize = 4;
-/// Octets before the column of a repair packet.
+/// Bytes before the column of a repair packet.
 pub const REPAIR_HEADER_LEN: usize = 10;
-/// Octets that a coded packet has at most before its payload: a recoded one.
+/// Bytes that a coded packet has at most before its payload: a recoded one.
 pub const MAX_CODING_HEADER_LEN: usize = REPAIR_HEADER_LEN + BATCH_SIZE;
 const BID_BITS: u32 = 24;
 
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn golden_octets() {
+    fn golden_bytes() {
         let mut buffer = [0; 14];
         let mut writer = Writer::new(&mut buffer);
         SourceHeader::new(0x0a_bc_de_f3).encode(&mut writer).unwrap();
@@ -232,14 +232,14 @@ mod tests {
             (CodingHeader::Repair(RepairHeader { column: 15, ..header }), REPAIR_HEADER_LEN),
             (CodingHeader::Source(SourceHeader::new(77)), SOURCE_HEADER_LEN),
         ] {
-            let mut octets = [0; MAX_CODING_HEADER_LEN];
-            let mut writer = Writer::new(&mut octets);
+            let mut bytes = [0; MAX_CODING_HEADER_LEN];
+            let mut writer = Writer::new(&mut bytes);
             header.encode(&mut writer).unwrap();
             assert_eq!(writer.written(), len);
             let decode =
-                |octets: &[u8]| CodingHeader::decode(header.kind(), &mut Reader::new(octets));
-            assert_eq!(decode(&octets[..len]), Some(header));
-            assert_eq!(decode(&octets[..len - 1]), None);
+                |bytes: &[u8]| CodingHeader::decode(header.kind(), &mut Reader::new(bytes));
+            assert_eq!(decode(&bytes[..len]), Some(header));
+            assert_eq!(decode(&bytes[..len - 1]), None);
         }
         let unknown =
             [0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

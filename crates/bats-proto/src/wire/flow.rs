@@ -19,7 +19,7 @@
 
 use super::varint::{Reader, Writer};
 
-/// Octets of the header.
+/// Bytes of the header.
 pub const FLOW_HEADER_LEN: usize = 13;
 
 /// Names a node to all others. Whoever runs the network gives these out.
@@ -88,14 +88,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn golden_octets() {
+    fn golden_bytes() {
         let key = FlowKey { destination: NodeId(0x0102_0304), source: NodeId(5), flow: 0x0600 };
         let header = FlowHeader { key, hop_limit: 7 };
-        let mut octets = [0; FLOW_HEADER_LEN];
-        header.encode(&mut Writer::new(&mut octets)).unwrap();
-        assert_eq!(octets, [1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 6, 0, 7]);
-        assert_eq!(FlowHeader::decode(&mut Reader::new(&octets)), Some(header));
-        assert_eq!(FlowHeader::decode(&mut Reader::new(&octets[1..])), None);
+        let mut bytes = [0; FLOW_HEADER_LEN];
+        header.encode(&mut Writer::new(&mut bytes)).unwrap();
+        assert_eq!(bytes, [1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 6, 0, 7]);
+        assert_eq!(FlowHeader::decode(&mut Reader::new(&bytes)), Some(header));
+        assert_eq!(FlowHeader::decode(&mut Reader::new(&bytes[1..])), None);
         let reversed =
             FlowKey { destination: NodeId(5), source: NodeId(0x0102_0304), flow: 0x0600 };
         assert_eq!(key.reversed(), reversed);

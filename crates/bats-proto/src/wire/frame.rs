@@ -1,6 +1,6 @@
 //! Frames of control packets: what two neighbours tell each other beside data.
 //!
-//! A frame is a type octet and its fields; integers are variable-length (RFC 9000, section 16).
+//! A frame is a type byte and its fields; integers are variable-length (RFC 9000, section 16).
 //!
 //! ```text
 //! 0x00 PADDING
@@ -15,17 +15,17 @@
 //! 0x08 FRAGMENT        id, index, kind (plus 4 if carried), last (0, 1), part of the payload of a
 //!                      coded or carried packet (rest of packet)
 //! 0x09 END             symbols and messages that the flow had in all (modes without delivery of all)
-//! 0x0a PATH_CHALLENGE  8 octets
-//! 0x0b PATH_RESPONSE   the 8 octets of a challenge
+//! 0x0a PATH_CHALLENGE  8 bytes
+//! 0x0b PATH_RESPONSE   the 8 bytes of a challenge
 //! 0x10 BATCH_RANK      see `batch_rank`
-//! 0x11 ALTERED         number of a symbol or block that relays have altered on the way it took
+//! 0x11 SYMBOL_POLLUTED         number of a symbol or block that relays have altered on the way it took
 //! ```
 //!
 //! ACK ranges are as in RFC 9000, section 19.3.1: `first_length` is the number of packets before
 //! the largest one in its range, `gap` the number of missing packets less one, `length` again
 //! packets less one. `received_at_us` is when the largest packet arrived, on the receiver's
 //! clock, whose epoch is nobody's business: only differences are used. It is less than 2^62 ns, a
-//! CLOSE text has at most 256 octets; what is beyond is malformed.
+//! CLOSE text has at most 256 bytes; what is beyond is malformed.
 
 use core::time::Duration;
 
@@ -43,7 +43,7 @@ const MAX_ACK_DELAY_MICROS: u64 = 1 << 40;
 /// Largest time on a peer's clock: differences of such times fit 64 bits with a sign. A clock
 /// whose epoch is that of Unix passes it in the year 2116.
 const MAX_PEER_TIME: Timestamp = Timestamp::from_nanos(1 << 62);
-/// Octets of the text of a CLOSE frame.
+/// Bytes of the text of a CLOSE frame.
 pub const MAX_CLOSE_TEXT: usize = 256;
 
 const PADDING: u8 = 0x00;
@@ -59,7 +59,7 @@ const END: u8 = 0x09;
 const PATH_CHALLENGE: u8 = 0x0a;
 const PATH_RESPONSE: u8 = 0x0b;
 const BATCH_RANK: u8 = 0x10;
-const ALTERED: u8 = 0x11;
+const SYMBOL_POLLUTED: u8 = 0x11;
 /// Added to the kind in a FRAGMENT of a carried packet.
 const CARRIED: u64 = 4;
 
@@ -166,7 +166,7 @@ pub fn decode<'a>(
             Frame::BatchRank(BatchRank::decode(reader).ok_or(MalformedFrame("batch ranks"))?)
         }
         CREDIT => Frame::Credit(int(reader)?),
-        ALTERED => Frame::Altered(int(reader)?),
+        SYMBOL_POLLUTED => Frame::Altered(int(reader)?),
         END => Frame::End { symbols: int(reader)?, messages: int(reader)? },
         PATH_CHALLENGE => Frame::PathChallenge(long(reader)?),
         PATH_RESPONSE => Frame::PathResponse(long(reader)?),
@@ -239,7 +239,7 @@ fn decode_ack(
 /// Writes an acknowledgement; older ranges that do not fit are left out. `None` if not even the
 /// newest fits, or if there is none.
 pub fn encode_ack(writer: &mut Writer<'_>, ack: &AckHeader, ranges: &[(u64, u64)]) -> Option<()> {
-    /// Two integers of up to 8 octets: what one more range costs at most.
+    /// Two integers of up to 8 bytes: what one more range costs at most.
     const RANGE_BOUND: usize = 16;
     /// Type and six integers.
     const HEADER_BOUND: usize = 1 + 6 * 8;
@@ -321,7 +321,7 @@ pub fn encode(writer: &mut Writer<'_>, frame: &Frame<'_>) -> Option<()> {
             writer.bytes(&reason.as_bytes()[..end])
         }
         Frame::Altered(number) => {
-            writer.u8(ALTERED)?;
+            writer.u8(SYMBOL_POLLUTED)?;
             writer.varint(*number)
         }
         Frame::End { symbols, messages } => {
@@ -345,18 +345,18 @@ mod tests {
     use super::*;
 
     fn ack(delay: u64, received_at: u64) -> Vec<u8> {
-        let mut octets = vec![0; 64];
-        let mut writer = Writer::new(&mut octets);
+        let mut bytes = vec![0; 64];
+        let mut writer = Writer::new(&mut bytes);
         for (i, value) in [u64::from(ACK), 9, delay, received_at, 0, 0, 0].into_iter().enumerate() {
             if i == 0 { writer.u8(ACK) } else { writer.varint(value) }.unwrap();
         }
-        octets
+        bytes
     }
 
     /// Differences of times of arrival are computed with 64 bits and a sign.
     #[test]
     fn absurd_times_of_arrival_are_refused() {
-        let decode = |octets: &[u8]| decode(&mut Reader::new(octets), &mut Vec::new()).is_ok();
+        let decode = |bytes: &[u8]| decode(&mut Reader::new(bytes), &mut Vec::new()).is_ok();
         let limit = MAX_PEER_TIME.as_micros();
         assert!(decode(&ack(1, limit)));
         assert!(!decode(&ack(1, limit + 1)));
@@ -365,8 +365,8 @@ mod tests {
 
     #[test]
     fn absurd_delays_are_cut() {
-        let octets = ack(crate::wire::varint::MAX_VARINT, 5);
-        let frame = decode(&mut Reader::new(&octets), &mut Vec::new()).unwrap();
+        let bytes = ack(crate::wire::varint::MAX_VARINT, 5);
+        let frame = decode(&mut Reader::new(&bytes), &mut Vec::new()).unwrap();
         let Some(Frame::Ack(header)) = frame else { panic!("{frame:?}") };
         assert_eq!(header.delay, Duration::from_micros(MAX_ACK_DELAY_MICROS));
     }
@@ -374,24 +374,24 @@ mod tests {
     #[test]
     fn a_close_text_beyond_its_limit_is_refused() {
         for (len, fits) in [(MAX_CLOSE_TEXT, true), (MAX_CLOSE_TEXT + 1, false)] {
-            let mut octets = vec![CLOSE, 0, 0, 0x40 | (len >> 8) as u8, len as u8];
-            octets.resize(octets.len() + len, b'x');
-            assert_eq!(decode(&mut Reader::new(&octets), &mut Vec::new()).is_ok(), fits);
+            let mut bytes = vec![CLOSE, 0, 0, 0x40 | (len >> 8) as u8, len as u8];
+            bytes.resize(bytes.len() + len, b'x');
+            assert_eq!(decode(&mut Reader::new(&bytes), &mut Vec::new()).is_ok(), fits);
         }
     }
 
     fn written(frame: &Frame<'_>, room: usize) -> Option<Vec<u8>> {
-        let mut octets = vec![0; room];
-        let mut writer = Writer::new(&mut octets);
+        let mut bytes = vec![0; room];
+        let mut writer = Writer::new(&mut bytes);
         encode(&mut writer, frame)?;
         let len = writer.written();
-        octets.truncate(len);
-        Some(octets)
+        bytes.truncate(len);
+        Some(bytes)
     }
 
     /// RANK and BATCH_RANK have their own files.
     #[test]
-    fn golden_octets() {
+    fn golden_bytes() {
         let part = |kind, carried, last| Frame::Fragment {
             id: 7,
             index: 8,
@@ -416,11 +416,11 @@ mod tests {
             (Frame::PathResponse(0x0102_0304_0506_0708), &[0x0b, 1, 2, 3, 4, 5, 6, 7, 8]),
             (Frame::Altered(3), &[0x11, 3]),
         ];
-        for (frame, octets) in frames {
-            assert_eq!(written(&frame, 20).as_deref(), Some(octets));
-            assert_eq!(written(&frame, octets.len() - 1), None, "{frame:?}");
+        for (frame, bytes) in frames {
+            assert_eq!(written(&frame, 20).as_deref(), Some(bytes));
+            assert_eq!(written(&frame, bytes.len() - 1), None, "{frame:?}");
             // Padding may stand before it.
-            let padded = [&[0, 0][..], octets].concat();
+            let padded = [&[0, 0][..], bytes].concat();
             let mut reader = Reader::new(&padded);
             assert_eq!(decode(&mut reader, &mut Vec::new()), Ok(Some(frame)));
             assert_eq!(decode(&mut reader, &mut Vec::new()), Ok(None));
@@ -436,15 +436,15 @@ mod tests {
     fn a_long_close_text_is_cut_between_characters() {
         let reason = format!("x{}", "\u{e4}".repeat(MAX_CLOSE_TEXT));
         for (reason, len) in [(&reason[..], MAX_CLOSE_TEXT - 1), (&reason[1..], MAX_CLOSE_TEXT)] {
-            let octets =
+            let bytes =
                 written(&Frame::Close { application: false, code: 0, reason }, 400).unwrap();
-            let frame = decode(&mut Reader::new(&octets), &mut Vec::new());
+            let frame = decode(&mut Reader::new(&bytes), &mut Vec::new());
             let reason = &reason[..len];
             assert_eq!(frame, Ok(Some(Frame::Close { application: false, code: 0, reason })));
         }
     }
 
-    /// Writes an acknowledgement into so many octets; the ranges that a reader finds.
+    /// Writes an acknowledgement into so many bytes; the ranges that a reader finds.
     fn acknowledged(ranges: &[(u64, u64)], room: usize) -> Option<Vec<(u64, u64)>> {
         let header = AckHeader {
             largest: ranges.first()?.1,
@@ -452,10 +452,10 @@ mod tests {
             received_at: Timestamp::from_micros(80),
             ce_count: 3,
         };
-        let mut octets = vec![0; room];
-        encode_ack(&mut Writer::new(&mut octets), &header, ranges)?;
+        let mut bytes = vec![0; room];
+        encode_ack(&mut Writer::new(&mut bytes), &header, ranges)?;
         let mut read = vec![(1, 1)];
-        let frame = decode(&mut Reader::new(&octets), &mut read);
+        let frame = decode(&mut Reader::new(&bytes), &mut read);
         assert_eq!(frame, Ok(Some(Frame::Ack(header))));
         Some(read)
     }
@@ -463,7 +463,7 @@ mod tests {
     #[test]
     fn the_newest_ranges_are_acknowledged_as_far_as_they_fit() {
         assert_eq!(acknowledged(&[], 100), None);
-        // Missing packets and packets of a range, less one each: what two octets hold, and more.
+        // Missing packets and packets of a range, less one each: what two bytes hold, and more.
         for (missing, len, bound) in [(58, 59, 2), (59, 59, 16), (58, 60, 16)] {
             let mut ranges = vec![(100_000, 100_007)];
             for _ in 0..5 {
@@ -483,8 +483,8 @@ mod tests {
     #[test]
     fn ranges_are_limited_and_stay_above_zero() {
         let read = |largest: u64, first: u64, ranges: &[(u64, u64)]| {
-            let mut octets = vec![0; 4_000];
-            let mut writer = Writer::new(&mut octets);
+            let mut bytes = vec![0; 4_000];
+            let mut writer = Writer::new(&mut bytes);
             writer.u8(ACK).unwrap();
             for field in [largest, 0, 0, 0, ranges.len() as u64, first] {
                 writer.varint(field).unwrap();
@@ -493,7 +493,7 @@ mod tests {
                 writer.varint(gap).and_then(|()| writer.varint(len)).unwrap();
             }
             let mut found = Vec::new();
-            decode(&mut Reader::new(&octets), &mut found).map(|_| found)
+            decode(&mut Reader::new(&bytes), &mut found).map(|_| found)
         };
         assert_eq!(read(9, 9, &[]), Ok(vec![(0, 9)]));
         assert!(read(9, 10, &[]).is_err());

@@ -14,24 +14,24 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! | Length of the rest, 2         |  Packet number, 4 (protected) |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! | Payload (sealed) ...                   + 16 octets of tag      |
+//! | Payload (sealed) ...                   + 16 bytes of tag      |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
 //! T: 0 Initial, 1 Handshake, 2 Retry (the token follows SCID and ends the packet), 3 Early. G: random. A
 //! version of 0 is version negotiation: after SCID stand the versions offered. The header up to
 //! and including the packet number is the associated data. Client Initial datagrams have at
-//! least 1,200 octets (RFC 9000, section 14.1).
+//! least 1,200 bytes (RFC 9000, section 14.1).
 
 use super::varint::{Reader, Writer};
 
 /// The version of this document.
 pub const VERSION: u32 = 0xba75_0001;
-/// Octets of the connection ID that a client invents for the server's first packets.
+/// Bytes of the connection ID that a client invents for the server's first packets.
 pub const ORIGINAL_CID_LEN: usize = 8;
-/// Octets of the connection IDs that endpoints choose for themselves.
+/// Bytes of the connection IDs that endpoints choose for themselves.
 pub const CID_LEN: usize = 4;
-/// Least octets of a client's Initial datagram.
+/// Least bytes of a client's Initial datagram.
 pub const MIN_INITIAL_DATAGRAM: usize = 1_200;
 
 /// Kinds of long packets.
@@ -62,7 +62,7 @@ pub struct LongHeader<'a> {
     pub token: &'a [u8],
     /// Offset of the packet number.
     pub number_at: usize,
-    /// Octets of the whole packet.
+    /// Bytes of the whole packet.
     pub packet_len: usize,
 }
 
@@ -120,7 +120,7 @@ pub fn decode(datagram: &[u8]) -> Option<LongHeader<'_>> {
     Some(LongHeader { kind, version, destination, source, token, number_at, packet_len })
 }
 
-/// Writes everything before the packet number for a payload of `payload_len` octets.
+/// Writes everything before the packet number for a payload of `payload_len` bytes.
 pub fn encode(
     writer: &mut Writer<'_>,
     kind: LongKind,
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(buffer[..written], [0xc5, 0xba, 0x75, 0, 1, 2, 1, 2, 1, 3, 0, 2, 9, 9, 0, 30]);
     }
 
-    /// RFC 8999: of the first octet only the highest bit means the same in all versions.
+    /// RFC 8999: of the first byte only the highest bit means the same in all versions.
     #[test]
     fn unknown_versions_are_seen_whatever_their_type_bits_say() {
         for first in 0x80..=0xff {
@@ -227,12 +227,12 @@ mod tests {
     #[test]
     fn lengths_are_read_up_to_their_limits() {
         let packet = |cid: usize, length: u16, rest: usize| {
-            let mut octets = vec![0xd0, 0xba, 0x75, 0, 1, cid as u8];
-            octets.resize(6 + cid, 9);
-            octets.push(0);
-            octets.extend(length.to_be_bytes());
-            octets.resize(octets.len() + rest, 0);
-            octets
+            let mut bytes = vec![0xd0, 0xba, 0x75, 0, 1, cid as u8];
+            bytes.resize(6 + cid, 9);
+            bytes.push(0);
+            bytes.extend(length.to_be_bytes());
+            bytes.resize(bytes.len() + rest, 0);
+            bytes
         };
         for (cid, length, rest, is_read) in [
             (20, 20, 20, true),
@@ -241,18 +241,18 @@ mod tests {
             (0, 21, 20, false),
             (0, 20, 40, true),
         ] {
-            let octets = packet(cid, length, rest);
-            assert_eq!(decode(&octets).is_some(), is_read, "{cid} {length} {rest}");
+            let bytes = packet(cid, length, rest);
+            assert_eq!(decode(&bytes).is_some(), is_read, "{cid} {length} {rest}");
         }
         // What follows in the datagram is another packet.
-        let octets = packet(3, 20, 40);
-        let header = decode(&octets).unwrap();
+        let bytes = packet(3, 20, 40);
+        let header = decode(&bytes).unwrap();
         assert_eq!(
             (header.kind, header.number_at, header.packet_len),
             (LongKind::Handshake, 12, 32)
         );
         // A short header is none of these.
-        assert_eq!(decode(&[&[0x50][..], &octets[1..]].concat()), None);
+        assert_eq!(decode(&[&[0x50][..], &bytes[1..]].concat()), None);
     }
 
     proptest! {
@@ -279,10 +279,10 @@ mod tests {
         }
 
         #[test]
-        fn garbage_never_reaches_beyond_the_datagram(mut octets in prop::collection::vec(any::<u8>(), 1..200)) {
-            octets[0] |= 0x80;
-            if let Some(header) = decode(&octets) {
-                prop_assert!(header.packet_len <= octets.len());
+        fn garbage_never_reaches_beyond_the_datagram(mut bytes in prop::collection::vec(any::<u8>(), 1..200)) {
+            bytes[0] |= 0x80;
+            if let Some(header) = decode(&bytes) {
+                prop_assert!(header.packet_len <= bytes.len());
             }
         }
     }

@@ -22,11 +22,11 @@ pub(crate) const DATAGRAM: u8 = 0x04;
 /// A frame inside a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageFrame<'a> {
-    /// First part of a message of `total` octets.
+    /// First part of a message of `total` bytes.
     Message {
-        /// Octets of the whole message.
+        /// Bytes of the whole message.
         total: u64,
-        /// Its first octets.
+        /// Its first bytes.
         data: &'a [u8],
     },
     /// Further part.
@@ -37,7 +37,7 @@ pub enum MessageFrame<'a> {
     Datagram {
         /// Number of the message.
         id: u64,
-        /// Octets of the whole message.
+        /// Bytes of the whole message.
         total: u64,
         /// Where the part begins in it.
         offset: u64,
@@ -89,8 +89,8 @@ pub fn decode<'a>(reader: &mut Reader<'a>) -> Result<Option<MessageFrame<'a>>, M
 mod tests {
     use super::*;
 
-    fn all(octets: &[u8]) -> Result<Vec<MessageFrame<'_>>, Malformed> {
-        let mut reader = Reader::new(octets);
+    fn all(bytes: &[u8]) -> Result<Vec<MessageFrame<'_>>, Malformed> {
+        let mut reader = Reader::new(bytes);
         let mut frames = Vec::new();
         while let Some(frame) = decode(&mut reader)? {
             frames.push(frame);
@@ -99,24 +99,23 @@ mod tests {
     }
 
     #[test]
-    fn golden_octets() {
-        let octets = [0, 1, 9, 2, 7, 8, 0, 0, 2, 1, 5, 4, 6, 9, 3, 1, 4, 3, 0];
+    fn golden_bytes() {
+        let bytes = [0, 1, 9, 2, 7, 8, 0, 0, 2, 1, 5, 4, 6, 9, 3, 1, 4, 3, 0];
         let frames = vec![
             MessageFrame::Message { total: 9, data: &[7, 8] },
             MessageFrame::Continuation(&[5]),
             MessageFrame::Datagram { id: 6, total: 9, offset: 3, data: &[4] },
             MessageFrame::Fin,
         ];
-        assert_eq!(all(&octets), Ok(frames));
+        assert_eq!(all(&bytes), Ok(frames));
         assert_eq!(all(&[]), Ok(vec![]));
     }
 
     #[test]
     fn what_is_cut_or_unknown_is_malformed() {
-        for octets in
-            [&[1, 9, 2, 7][..], &[1], &[2, 1], &[4, 6, 9], &[4, 6, 9, 3, 1], &[5], &[0xff]]
+        for bytes in [&[1, 9, 2, 7][..], &[1], &[2, 1], &[4, 6, 9], &[4, 6, 9, 3, 1], &[5], &[0xff]]
         {
-            assert_eq!(all(octets), Err(Malformed), "{octets:?}");
+            assert_eq!(all(bytes), Err(Malformed), "{bytes:?}");
         }
     }
 }

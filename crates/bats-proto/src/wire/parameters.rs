@@ -14,7 +14,7 @@ const LINE_SYMBOL: usize = 1_408;
 /// Longest symbol, for jumbo frames.
 const MAX_SYMBOL: usize = 8_896;
 
-/// Octets of a symbol whose packet, recoded by relays, fits this UDP payload.
+/// Bytes of a symbol whose packet, recoded by relays, fits this UDP payload.
 pub fn symbol_size_for(udp_payload: u16) -> usize {
     let room = usize::from(udp_payload).saturating_sub(SHORT_OVERHEAD + MAX_CODING_HEADER_LEN);
     let room = if room >= LINE_SYMBOL { room / 64 * 64 } else { room };
@@ -26,9 +26,9 @@ pub fn symbol_size_for(udp_payload: u16) -> usize {
 pub struct TransportParameters {
     /// Transport mode.
     pub mode: u8,
-    /// Octets of the longest message accepted.
+    /// Bytes of the longest message accepted.
     pub max_message_size: u64,
-    /// Octets of the longest symbol accepted.
+    /// Bytes of the longest symbol accepted.
     pub max_symbol_size: u16,
     /// Symbols that may be sent before further credit.
     pub initial_credit: u64,
@@ -38,7 +38,7 @@ pub struct TransportParameters {
     pub window_cap: u16,
     /// Seed of this end's repair coefficients.
     pub code_seed: u64,
-    /// Octets of the longest UDP payload accepted.
+    /// Bytes of the longest UDP payload accepted.
     pub max_udp_payload: u16,
     /// Connection ID that this end wants to see in packets sent to it.
     pub connection_id: [u8; 4],
@@ -48,7 +48,7 @@ pub struct TransportParameters {
     pub application: u8,
     /// Server: destination of the client's very first packet, so that a forged retry shows.
     pub original_destination: Option<[u8; 8]>,
-    /// Server: octets of early data that it takes of a connection, copies included; 0 for none. The
+    /// Server: bytes of early data that it takes of a connection, copies included; 0 for none. The
     /// client remembers it with the session.
     pub early_limit: u64,
 }
@@ -76,11 +76,11 @@ impl Default for TransportParameters {
 /// Longest idle time-out told or believed: 35 years, for ever.
 const MAX_IDLE_MILLIS: u64 = 1 << 40;
 
-/// Octets of all parameters at most.
+/// Bytes of all parameters at most.
 const MAX_ENCODED: usize = 256;
 
 impl TransportParameters {
-    /// The octets; `grease` makes the unknown parameter.
+    /// The bytes; `grease` makes the unknown parameter.
     pub fn encode(&self, grease: u8) -> Vec<u8> {
         let mut buffer = vec![0; MAX_ENCODED];
         let mut writer = Writer::new(&mut buffer);
@@ -119,8 +119,8 @@ impl TransportParameters {
     }
 
     /// Reads parameters; `None` if they are malformed or out of range.
-    pub fn decode(octets: &[u8]) -> Option<Self> {
-        let mut reader = Reader::new(octets);
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
         let mut parameters = Self::default();
         while !reader.is_empty() {
             let id = reader.varint()?;
@@ -193,7 +193,7 @@ mod tests {
 
     /// Identifier, length, value; what is not told keeps its default.
     #[test]
-    fn golden_octets() {
+    fn golden_bytes() {
         let parameters = TransportParameters {
             mode: 2,
             max_message_size: 0x0102,
@@ -229,9 +229,9 @@ mod tests {
                 &[9, 4, 1, 2, 3, 4],
             ],
         );
-        let octets = [&always.concat()[..], &optional.concat(), grease].concat();
-        assert_eq!(parameters.encode(1), octets);
-        assert_eq!(TransportParameters::decode(&octets), Some(parameters.clone()));
+        let bytes = [&always.concat()[..], &optional.concat(), grease].concat();
+        assert_eq!(parameters.encode(1), bytes);
+        assert_eq!(TransportParameters::decode(&bytes), Some(parameters.clone()));
         let without = TransportParameters {
             batch_ranks: false,
             application: 0,
@@ -239,9 +239,9 @@ mod tests {
             early_limit: 0,
             ..parameters
         };
-        let octets = [&always.concat()[..], grease].concat();
-        assert_eq!(without.encode(1), octets);
-        assert_eq!(TransportParameters::decode(&octets), Some(without));
+        let bytes = [&always.concat()[..], grease].concat();
+        assert_eq!(without.encode(1), bytes);
+        assert_eq!(TransportParameters::decode(&bytes), Some(without));
         assert_eq!(TransportParameters::decode(&[]), Some(TransportParameters::default()));
     }
 
@@ -285,9 +285,9 @@ mod tests {
             TransportParameters { idle_timeout: Duration::MAX, ..TransportParameters::default() };
         let read = TransportParameters::decode(&parameters.encode(0)).unwrap();
         assert_eq!(read.idle_timeout, Duration::from_millis(1 << 40));
-        let mut octets = vec![5, 8];
-        octets.extend(u64::MAX.to_be_bytes());
-        assert_eq!(TransportParameters::decode(&octets), Some(read));
+        let mut bytes = vec![5, 8];
+        bytes.extend(u64::MAX.to_be_bytes());
+        assert_eq!(TransportParameters::decode(&bytes), Some(read));
     }
 
     proptest! {
@@ -307,15 +307,15 @@ mod tests {
 
         #[test]
         fn what_is_read_can_be_written_again(idle: u64) {
-            let mut octets = vec![5, 8];
-            octets.extend_from_slice(&idle.max(100).to_be_bytes());
-            let parameters = TransportParameters::decode(&octets).unwrap();
+            let mut bytes = vec![5, 8];
+            bytes.extend_from_slice(&idle.max(100).to_be_bytes());
+            let parameters = TransportParameters::decode(&bytes).unwrap();
             prop_assert_eq!(TransportParameters::decode(&parameters.encode(7)), Some(parameters));
         }
 
         #[test]
-        fn garbage_does_not_panic(octets in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = TransportParameters::decode(&octets);
+        fn garbage_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = TransportParameters::decode(&bytes);
         }
     }
 }

@@ -65,7 +65,7 @@ impl RankFeedback {
         Some(())
     }
 
-    /// The entries that fit into so many octets, with something left for an acknowledgement if
+    /// The entries that fit into so many bytes, with something left for an acknowledgement if
     /// there is that much.
     fn fitting(&self, room: usize) -> &[RankEntry] {
         let mut room = if room > 2 * ROOM_FOR_ACK { room - ROOM_FOR_ACK } else { room };
@@ -138,8 +138,8 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_refused_or_bounded(octets in prop::collection::vec(any::<u8>(), 0..200)) {
-            if let Some(feedback) = RankFeedback::decode(&mut Reader::new(&octets)) {
+        fn garbage_is_refused_or_bounded(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(feedback) = RankFeedback::decode(&mut Reader::new(&bytes)) {
                 prop_assert!(feedback.entries.len() <= MAX_RANK_ENTRIES);
                 prop_assert!(feedback.seen_end >= feedback.decoded_below);
             }
@@ -147,15 +147,15 @@ mod tests {
     }
 
     fn written(feedback: &RankFeedback, room: usize) -> Vec<u8> {
-        let mut octets = vec![0; room];
-        let mut writer = Writer::new(&mut octets);
+        let mut bytes = vec![0; room];
+        let mut writer = Writer::new(&mut bytes);
         feedback.encode(&mut writer).unwrap();
         let len = writer.written();
-        octets.truncate(len);
-        octets
+        bytes.truncate(len);
+        bytes
     }
 
-    /// Five octets before the number of entries, two of its own, six of each entry.
+    /// Five bytes before the number of entries, two of its own, six of each entry.
     #[test]
     fn as_many_entries_as_fit_and_room_for_an_acknowledgement() {
         let entries = (1..=MAX_RANK_ENTRIES as u64 + 1)
@@ -171,8 +171,8 @@ mod tests {
             (7 + 801, 66),
             (2_000, MAX_RANK_ENTRIES),
         ] {
-            let octets = written(&feedback, room);
-            let read = RankFeedback::decode(&mut Reader::new(&octets)).unwrap();
+            let bytes = written(&feedback, room);
+            let read = RankFeedback::decode(&mut Reader::new(&bytes)).unwrap();
             assert_eq!(read.entries, feedback.entries[..entries], "{room}");
         }
     }
@@ -180,11 +180,11 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused() {
         let read = |fields: &[u64]| {
-            let mut octets = [0; 100];
-            let mut writer = Writer::new(&mut octets);
+            let mut bytes = [0; 100];
+            let mut writer = Writer::new(&mut bytes);
             fields.iter().for_each(|&field| writer.varint(field).unwrap());
             let len = writer.written();
-            RankFeedback::decode(&mut Reader::new(&octets[..len]))
+            RankFeedback::decode(&mut Reader::new(&bytes[..len]))
         };
         let feedback = read(&[7, 3, 0, 5, 5, 1, 2, 4, 1]).unwrap();
         let entries = vec![RankEntry { first: 9, span: 4, missing: 1 }];
@@ -212,9 +212,9 @@ mod tests {
     #[test]
     fn entries_are_limited() {
         for (count, is_read) in [(MAX_RANK_ENTRIES, true), (MAX_RANK_ENTRIES + 1, false)] {
-            let mut octets = vec![0, 0, 0, 0, 0, 0x40 | (count >> 8) as u8, count as u8];
-            octets.resize(7 + 3 * count, 1);
-            assert_eq!(RankFeedback::decode(&mut Reader::new(&octets)).is_some(), is_read);
+            let mut bytes = vec![0, 0, 0, 0, 0, 0x40 | (count >> 8) as u8, count as u8];
+            bytes.resize(7 + 3 * count, 1);
+            assert_eq!(RankFeedback::decode(&mut Reader::new(&bytes)).is_some(), is_read);
         }
     }
 }

@@ -10,23 +10,23 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! |              Packet number, low 32 bits (protected)           |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |  Payload (sealed) ...                   + 16 octets of tag    |
+//! |  Payload (sealed) ...                   + 16 bytes of tag    |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! ```
 //!
 //! G: random, ignored by receivers (greasing). R: 0, or 1 for a carried packet. K: [`PacketKind`]. P: key phase.
-//! The low five bits of the first octet and the packet number are masked as in RFC 9001,
-//! section 5.4; the sample is the 16 octets that follow the packet number. The header in clear
+//! The low five bits of the first byte and the packet number are masked as in RFC 9001,
+//! section 5.4; the sample is the 16 bytes that follow the packet number. The header in clear
 //! is the associated data of the seal.
 
-/// Octets of the header.
+/// Bytes of the header.
 pub const SHORT_HEADER_LEN: usize = 9;
-/// Octets of the tag behind the payload.
+/// Bytes of the tag behind the payload.
 pub const TAG_LEN: usize = 16;
-/// Octets that a packet has beyond its payload.
+/// Bytes that a packet has beyond its payload.
 pub const SHORT_OVERHEAD: usize = SHORT_HEADER_LEN + TAG_LEN;
 const PROTECTED_BITS: u8 = 0x1f;
-/// Bits of a long header's first octet that are masked.
+/// Bits of a long header's first byte that are masked.
 pub(crate) const PROTECTED_LONG_BITS: u8 = 0x0f;
 /// The R bits: 0 for the link's own packets, 1 for carried ones; 2 and 3 are refused.
 const CARRIED_BIT: u8 = 0x08;
@@ -101,7 +101,7 @@ pub fn destination(datagram: &[u8]) -> Option<[u8; 4]> {
     datagram[1..5].try_into().ok()
 }
 
-/// The 16 octets that the header mask is computed from.
+/// The 16 bytes that the header mask is computed from.
 pub fn sample(packet: &[u8]) -> Option<&[u8; 16]> {
     packet.get(SHORT_HEADER_LEN..)?.first_chunk()
 }
@@ -112,10 +112,10 @@ pub fn apply_mask(packet: &mut [u8], mask: [u8; 5]) {
     mask_number(&mut packet[5..9], mask);
 }
 
-/// Masks or unmasks the four octets of a packet number.
+/// Masks or unmasks the four bytes of a packet number.
 pub(crate) fn mask_number(number: &mut [u8], mask: [u8; 5]) {
-    for (octet, mask) in number.iter_mut().zip(&mask[1..]) {
-        *octet ^= mask;
+    for (byte, mask) in number.iter_mut().zip(&mask[1..]) {
+        *byte ^= mask;
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn golden_octets() {
+    fn golden_bytes() {
         let header = ShortHeader {
             kind: PacketKind::Repair,
             carried: false,

@@ -1,4 +1,4 @@
-//! Reading and writing of octets and variable-length integers (RFC 9000, section 16).
+//! Reading and writing of bytes and variable-length integers (RFC 9000, section 16).
 
 /// Largest value of a variable-length integer.
 pub const MAX_VARINT: u64 = (1 << 62) - 1;
@@ -10,12 +10,12 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Starts at the front of `octets`.
-    pub fn new(octets: &'a [u8]) -> Self {
-        Self { rest: octets }
+    /// Starts at the front of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
     }
 
-    /// Octets not yet read.
+    /// Bytes not yet read.
     pub fn remaining(&self) -> usize {
         self.rest.len()
     }
@@ -25,44 +25,44 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// One octet.
+    /// One byte.
     pub fn u8(&mut self) -> Option<u8> {
-        let (&octet, rest) = self.rest.split_first()?;
+        let (&byte, rest) = self.rest.split_first()?;
         self.rest = rest;
-        Some(octet)
+        Some(byte)
     }
 
-    /// Two octets, most significant first.
+    /// Two bytes, most significant first.
     pub fn u16(&mut self) -> Option<u16> {
         Some(u16::from_be_bytes(self.array()?))
     }
 
-    /// Four octets, most significant first.
+    /// Four bytes, most significant first.
     pub fn u32(&mut self) -> Option<u32> {
         Some(u32::from_be_bytes(self.array()?))
     }
 
-    /// A fixed number of octets.
+    /// A fixed number of bytes.
     pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (&octets, rest) = self.rest.split_first_chunk()?;
+        let (&bytes, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
-        Some(octets)
+        Some(bytes)
     }
 
     /// A variable-length integer.
     pub fn varint(&mut self) -> Option<u64> {
         let &first = self.rest.first()?;
         let len = 1 << (first >> 6);
-        let octets = self.take(len)?;
-        let value = octets[1..].iter().fold(u64::from(first & 0x3f), |v, &o| v << 8 | u64::from(o));
+        let bytes = self.take(len)?;
+        let value = bytes[1..].iter().fold(u64::from(first & 0x3f), |v, &o| v << 8 | u64::from(o));
         Some(value)
     }
 
-    /// The next `len` octets.
+    /// The next `len` bytes.
     pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (octets, rest) = self.rest.split_at_checked(len)?;
+        let (bytes, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;
-        Some(octets)
+        Some(bytes)
     }
 
     /// Everything that is left.
@@ -85,12 +85,12 @@ impl<'a> Writer<'a> {
         Self { buffer, written: 0 }
     }
 
-    /// Octets written so far.
+    /// Bytes written so far.
     pub fn written(&self) -> usize {
         self.written
     }
 
-    /// Octets that still fit.
+    /// Bytes that still fit.
     pub fn remaining(&self) -> usize {
         self.buffer.len() - self.written
     }
@@ -100,25 +100,25 @@ impl<'a> Writer<'a> {
         self.written = self.written.min(written);
     }
 
-    /// Some octets.
-    pub fn bytes(&mut self, octets: &[u8]) -> Option<()> {
-        let end = self.written.checked_add(octets.len())?;
-        self.buffer.get_mut(self.written..end)?.copy_from_slice(octets);
+    /// Some bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Option<()> {
+        let end = self.written.checked_add(bytes.len())?;
+        self.buffer.get_mut(self.written..end)?.copy_from_slice(bytes);
         self.written = end;
         Some(())
     }
 
-    /// One octet.
-    pub fn u8(&mut self, octet: u8) -> Option<()> {
-        self.bytes(&[octet])
+    /// One byte.
+    pub fn u8(&mut self, byte: u8) -> Option<()> {
+        self.bytes(&[byte])
     }
 
-    /// Two octets, most significant first.
+    /// Two bytes, most significant first.
     pub fn u16(&mut self, value: u16) -> Option<()> {
         self.bytes(&value.to_be_bytes())
     }
 
-    /// Four octets, most significant first.
+    /// Four bytes, most significant first.
     pub fn u32(&mut self, value: u32) -> Option<()> {
         self.bytes(&value.to_be_bytes())
     }
@@ -135,7 +135,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Octets of `value` as a variable-length integer.
+/// Bytes of `value` as a variable-length integer.
 pub fn varint_len(value: u64) -> usize {
     match value {
         0..=0x3f => 1,
@@ -160,13 +160,13 @@ mod tests {
             (&[0x7b, 0xbd], 15_293),
             (&[0x25], 37),
         ];
-        for (octets, value) in cases {
-            assert_eq!(Reader::new(octets).varint(), Some(value));
+        for (bytes, value) in cases {
+            assert_eq!(Reader::new(bytes).varint(), Some(value));
             let mut buffer = [0; 8];
             let mut writer = Writer::new(&mut buffer);
             writer.varint(value).unwrap();
-            assert_eq!(writer.written(), octets.len());
-            assert_eq!(&buffer[..octets.len()], octets);
+            assert_eq!(writer.written(), bytes.len());
+            assert_eq!(&buffer[..bytes.len()], bytes);
         }
         assert_eq!(Reader::new(&[0x40, 0x25]).varint(), Some(37));
     }

@@ -34,7 +34,7 @@ fn message(number: usize, len: usize) -> Bytes {
     (0..len).map(|at| (at * 31 + number * 7) as u8).collect()
 }
 
-/// Connects and hands in `count` messages of `len` octets at once.
+/// Connects and hands in `count` messages of `len` bytes at once.
 fn begin(world: &mut World, config: &ClientConfig, count: usize, len: usize) -> ConnectionHandle {
     let handle = world.connect(config.clone());
     for number in 0..count {
@@ -106,9 +106,9 @@ fn many_messages_go_as_far_as_there_is_room_and_the_others_wait() {
     let before = world.sent.len();
     let handle = begin(&mut world, &config, 6, 1_190);
     world.run_with(Duration::from_secs(4), &mut |_, _| true);
-    let early = world.sent[before..].iter().filter(|(_, _, octets)| octets[0] >> 4 == 0b1111);
-    let octets: usize = early.map(|(_, _, octets)| octets.len()).sum();
-    assert!((7_200..=14_720).contains(&octets), "{octets}");
+    let early = world.sent[before..].iter().filter(|(_, _, bytes)| bytes[0] >> 4 == 0b1111);
+    let bytes: usize = early.map(|(_, _, bytes)| bytes.len()).sum();
+    assert!((7_200..=14_720).contains(&bytes), "{bytes}");
     world.run(Duration::from_secs(3));
     assert_eq!(sorted(world.delivered()), expected(6, 1_190));
     world.end(handle);
@@ -132,13 +132,13 @@ fn through_loss_or_corruption_of_thirty_percent_each_message_comes_once_unaltere
     for seed in 0..60_u64 {
         let mut draw = numbers(seed + 1);
         let handle = begin(&mut world, &config, 8, 100 + 20 * seed as usize % 700);
-        world.run_with(Duration::from_secs(4), &mut |_, octets| {
+        world.run_with(Duration::from_secs(4), &mut |_, bytes| {
             if seed % 2 == 1 {
                 return draw() % 10 < 3;
             }
             if draw() % 10 < 3 {
-                let at = draw() as usize % octets.len();
-                octets[at] ^= 1 + (draw() % 255) as u8;
+                let at = draw() as usize % bytes.len();
+                bytes[at] ^= 1 + (draw() % 255) as u8;
             }
             false
         });
@@ -173,11 +173,11 @@ fn a_first_flight_sent_again_delivers_nothing_twice_and_is_answered_threefold_at
     assert_eq!(sorted(world.delivered()), expected(3, 500));
     let all = world.sent[before..].iter();
     let flight: Vec<Vec<u8>> =
-        all.filter(|(who, ..)| *who == CLIENT).map(|(_, _, octets)| octets.clone()).collect();
+        all.filter(|(who, ..)| *who == CLIENT).map(|(_, _, bytes)| bytes.clone()).collect();
     let attacker: SocketAddr = "10.9.9.9:999".parse().unwrap();
     for from in [address(CLIENT), attacker] {
-        for octets in &flight {
-            world.inject(SERVER, from, octets.clone());
+        for bytes in &flight {
+            world.inject(SERVER, from, bytes.clone());
         }
         world.run(Duration::from_millis(300));
         assert_eq!(world.delivered(), Vec::<Bytes>::new(), "{from}");
@@ -186,16 +186,16 @@ fn a_first_flight_sent_again_delivers_nothing_twice_and_is_answered_threefold_at
     // The connection is forgotten: to its address, too, the flight is a new one.
     for from in [address(CLIENT), attacker] {
         let (mut injected, before) = (0, world.sent.len());
-        for octets in &flight {
-            injected += octets.len();
-            world.inject(SERVER, from, octets.clone());
+        for bytes in &flight {
+            injected += bytes.len();
+            world.inject(SERVER, from, bytes.clone());
         }
         world.run(Duration::from_secs(12));
         assert_eq!(world.delivered(), Vec::<Bytes>::new());
         assert_eq!(world.all(SERVER, &Event::Accepted), [], "nobody is there");
         let answers =
             world.sent[before..].iter().filter(|(who, to, _)| *who == SERVER && *to == from);
-        let answered: usize = answers.map(|(_, _, octets)| octets.len()).sum();
+        let answered: usize = answers.map(|(_, _, bytes)| bytes.len()).sum();
         assert!(answered > 0 && answered <= 3 * injected, "{answered} for {injected}");
     }
     assert_eq!(world.endpoints[SERVER].connection_count(), 0);
@@ -209,16 +209,16 @@ fn a_copy_that_overtakes_the_client_delivers_in_its_place_and_nothing_comes_twic
         let Stage { mut world, config, .. } = stage();
         let handle = begin(&mut world, &config, 10, 300);
         let mut flight = Vec::new();
-        world.run_with(Duration::from_micros(100), &mut |who, octets| {
+        world.run_with(Duration::from_micros(100), &mut |who, bytes| {
             assert_eq!(who, CLIENT);
-            flight.push(octets.clone());
+            flight.push(bytes.clone());
             true
         });
         assert!(flight.len() >= 3, "{}", flight.len());
         let attacker: SocketAddr = "10.9.9.9:999".parse().unwrap();
         let late = if held_back { flight.split_off(1) } else { Vec::new() };
-        for octets in flight {
-            world.inject(SERVER, attacker, octets);
+        for bytes in flight {
+            world.inject(SERVER, attacker, bytes);
         }
         world.run(Duration::from_micros(100));
         let first = world.delivered();
@@ -227,8 +227,8 @@ fn a_copy_that_overtakes_the_client_delivers_in_its_place_and_nothing_comes_twic
         let stats = world.stats(CLIENT, handle);
         assert_eq!((stats.resumed, stats.early_messages_accepted), (false, 0), "refused");
         // And once the client is there, copies deliver nothing more.
-        for octets in late {
-            world.inject(SERVER, attacker, octets);
+        for bytes in late {
+            world.inject(SERVER, attacker, bytes);
         }
         world.run(Duration::from_secs(1));
         let all = [first, world.delivered()].concat();
@@ -309,15 +309,15 @@ fn a_stolen_session_is_of_use_to_one_of_two() {
     let thief = begin(&mut world, &config, 1, 50);
     let stolen: Vec<Vec<u8>> = {
         let mut flight = Vec::new();
-        world.run_with(Duration::from_micros(100), &mut |_, octets| {
-            flight.push(octets.clone());
+        world.run_with(Duration::from_micros(100), &mut |_, bytes| {
+            flight.push(bytes.clone());
             true
         });
         flight
     };
-    for octets in &stolen {
-        world.inject(SERVER, "10.9.9.9:1".parse().unwrap(), octets.clone());
-        world.inject(SERVER, "10.9.9.9:2".parse().unwrap(), octets.clone());
+    for bytes in &stolen {
+        world.inject(SERVER, "10.9.9.9:1".parse().unwrap(), bytes.clone());
+        world.inject(SERVER, "10.9.9.9:2".parse().unwrap(), bytes.clone());
     }
     world.run_with(Duration::from_millis(50), &mut |_, _| true);
     assert_eq!(world.delivered(), [message(0, 50)], "one of the two");
@@ -331,12 +331,12 @@ fn the_server_takes_a_limited_amount() {
     let Stage { mut world, config, .. } = stage();
     let handle = begin(&mut world, &config, 2, 1_100);
     let mut flight = Vec::new();
-    world.run_with(Duration::from_micros(100), &mut |_, octets| {
-        flight.push(octets.clone());
+    world.run_with(Duration::from_micros(100), &mut |_, bytes| {
+        flight.push(bytes.clone());
         true
     });
     let early: Vec<Vec<u8>> =
-        flight.iter().filter(|octets| octets[0] >> 4 == 0b1111).cloned().collect();
+        flight.iter().filter(|bytes| bytes[0] >> 4 == 0b1111).cloned().collect();
     assert_eq!(early.len(), 2);
     // The first flight, less the second message, and copies of the first message up to the limit.
     world.inject(SERVER, address(CLIENT), flight[0].clone());
@@ -366,8 +366,8 @@ fn a_server_sends_little_before_the_client_has_answered() {
     let handle = begin(&mut world, &config, 1, 500);
     let before = world.sent.len();
     let mut received = 0;
-    world.run_with(DELAY, &mut |_, octets| {
-        received += octets.len();
+    world.run_with(DELAY, &mut |_, bytes| {
+        received += bytes.len();
         false
     });
     let accepted = world.all(SERVER, &Event::Accepted)[0];
@@ -379,7 +379,7 @@ fn a_server_sends_little_before_the_client_has_answered() {
     let sent: usize = world.sent[before..]
         .iter()
         .filter(|(who, ..)| *who == SERVER)
-        .map(|(_, _, octets)| octets.len())
+        .map(|(_, _, bytes)| bytes.len())
         .sum();
     assert!(sent > received && sent <= 3 * received, "{sent} for {received}");
     let gone = (SERVER, accepted, Event::Closed(CloseReason::HandshakeTimeout));

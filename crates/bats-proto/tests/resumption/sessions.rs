@@ -52,8 +52,8 @@ fn a_session_is_taken_up_under_every_kind_of_trust_and_the_certificate_is_known(
         assert_eq!(world.endpoints[CLIENT].peer_fingerprint(handle), Some(print));
         // No certificate travels.
         let sent = world.sent[before..].iter();
-        let long = sent.filter(|(who, _, octets)| *who == SERVER && octets[0] & 0x80 != 0);
-        let longest = long.map(|(_, _, octets)| octets.len()).max().unwrap();
+        let long = sent.filter(|(who, _, bytes)| *who == SERVER && bytes[0] & 0x80 != 0);
+        let longest = long.map(|(_, _, bytes)| bytes.len()).max().unwrap();
         assert!(longest < 600, "{longest}");
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct World {
     /// When, to whom, from where.
     flying: Vec<(Timestamp, usize, SocketAddr, Vec<u8>)>,
     pub(crate) events: Vec<(usize, ConnectionHandle, Event)>,
-    /// What was sent: by whom, to where, the octets.
+    /// What was sent: by whom, to where, the bytes.
     pub(crate) sent: Vec<(usize, SocketAddr, Vec<u8>)>,
 }
 
@@ -124,11 +124,11 @@ impl World {
                         Output::Transmit(t) => {
                             for segment in buffer[..t.len].chunks(t.segment_size) {
                                 self.sent.push((who, t.remote, segment.to_vec()));
-                                let mut octets = segment.to_vec();
+                                let mut bytes = segment.to_vec();
                                 let known = t.remote == address(1 - who);
-                                if known && !drop(who, &mut octets) {
+                                if known && !drop(who, &mut bytes) {
                                     let at = self.now + DELAY;
-                                    self.flying.push((at, 1 - who, address(who), octets));
+                                    self.flying.push((at, 1 - who, address(who), bytes));
                                 }
                             }
                         }
@@ -149,15 +149,15 @@ impl World {
             let (due, later) = self.flying.drain(..).partition(|f| f.0 <= now);
             self.flying = later;
             let due: Vec<(Timestamp, usize, SocketAddr, Vec<u8>)> = due;
-            for (_, to, from, octets) in due {
-                self.inject(to, from, octets);
+            for (_, to, from, bytes) in due {
+                self.inject(to, from, bytes);
             }
         }
     }
 
     /// A datagram arrives now.
-    pub(crate) fn inject(&mut self, to: usize, from: SocketAddr, mut octets: Vec<u8>) {
-        let received = Received { remote: from, local_ip: None, ecn: 0, payload: &mut octets };
+    pub(crate) fn inject(&mut self, to: usize, from: SocketAddr, mut bytes: Vec<u8>) {
+        let received = Received { remote: from, local_ip: None, ecn: 0, payload: &mut bytes };
         self.endpoints[to].handle(self.now, Input::Datagram(received));
     }
 

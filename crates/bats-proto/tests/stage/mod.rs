@@ -148,8 +148,8 @@ impl Stage {
         self.say(PacketKind::Control, |writer| frame::encode_ack(writer, &header, ranges));
     }
 
-    pub(crate) fn send(&mut self, octets: usize) {
-        let message = Bytes::from(vec![7; octets]);
+    pub(crate) fn send(&mut self, bytes: usize) {
+        let message = Bytes::from(vec![7; bytes]);
         self.server.send(self.now, self.handle.unwrap(), message).unwrap();
         self.settle();
     }

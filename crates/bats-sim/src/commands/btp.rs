@@ -65,9 +65,9 @@ fn goal(text: &str) -> Result<Goal, String> {
     }
 }
 
-/// Octets of a message that fills one symbol at an MTU of 1,500.
+/// Bytes of a message that fills one symbol at an MTU of 1,500.
 const SIZE: usize = 1_390;
-/// Octets of a frame beside the message: lower layers, hop and coding header, frame, tag.
+/// Bytes of a frame beside the message: lower layers, hop and coding header, frame, tag.
 const OVERHEAD: usize = FRAME_OVERHEAD + 9 + 4 + 10 + 16;
 
 /// What is to be kept at a loss, all of them from above.

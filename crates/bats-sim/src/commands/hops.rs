@@ -8,7 +8,7 @@ use crate::{Common, Failure, say};
 
 /// What the columns mean.
 pub(crate) const LEGEND: &str = "\
-Every link loses that much in both directions. Goodput counts message octets that became \
+Every link loses that much in both directions. Goodput counts message bytes that became \
 deliverable in order from the second third of the run on. The bound is (1 - p) times the goodput of \
 the same session over one hop without loss; 'share' is the goodput's part of it. 'forwarding' is \
 (1 - p)^h of that figure: what relays that only forward leave. With --recoding off relays do \

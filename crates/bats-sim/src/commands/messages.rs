@@ -42,7 +42,7 @@ pub(crate) struct MessagesCommand {
     /// Messages a second
     #[arg(long, default_value_t = 100.0)]
     per_second: f64,
-    /// Octets of a message
+    /// Bytes of a message
     #[arg(long, default_value_t = 512)]
     size: usize,
     /// Messages that are measured
@@ -56,7 +56,7 @@ pub(crate) struct MessagesCommand {
     seed: u64,
 }
 
-/// Octets of a frame beside the message.
+/// Bytes of a frame beside the message.
 const OVERHEAD: usize = FRAME_OVERHEAD + 9 + 4 + 10 + 16;
 /// What the mean first message on resumed connections is to stay below, in base round trips.
 const RESUMED_BOUND: f64 = 1.1;

@@ -10,7 +10,7 @@ use crate::{Failure, say};
 
 /// What the columns mean.
 pub(crate) const LEGEND: &str = "\
-Goodput counts message octets that became deliverable in order from the second third of the run on; \
+Goodput counts message bytes that became deliverable in order from the second third of the run on; \
 where a link is cut at a third of the run, in its last third. The bound is the sum of (1 - p) C over the \
 ways that are there then, C in UDP payload of full frames, of a way of two links the lesser; 'share' is \
 to be 0.9 of it. 'longest gap': time without any message, from the beginning on, in steps of 10 ms; where \

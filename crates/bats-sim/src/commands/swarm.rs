@@ -14,7 +14,7 @@ Each seed decides the links, up to three relays between them, their faults, the 
 and what up to four connections of modes BRTP, BRCTP, BTP and TRANSPARENT do over them. While there are faults, models watch what is delivered; then faults end, \
 and all must finish within a time computed from rate and round trip. A seed that fails is printed \
 with what was broken and the command that repeats it; the exit status is 1 then. Every 25th seed \
-runs twice, and both runs must be the same to the octet.";
+runs twice, and both runs must be the same to the byte.";
 
 #[derive(Parser)]
 pub(crate) struct Swarm {
@@ -97,7 +97,7 @@ fn summary(reports: &[(Report, Duration)], time: Duration) -> Result<(), Failure
         ("  given up in long silence", sum(|r| r.given_up)),
         ("messages sent", sum(|r| r.sent)),
         ("messages delivered", sum(|r| r.delivered)),
-        ("octets delivered", sum(|r| r.bytes)),
+        ("bytes delivered", sum(|r| r.bytes)),
         ("seeds with relays", sum(|r| r.relayed)),
         ("relays that lost their memory", sum(|r| r.restarts)),
         ("clients found elsewhere", sum(|r| r.moves)),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::draw::mix;
 
-/// Least octets of a message that names itself: its number and its direction.
+/// Least bytes of a message that names itself: its number and its direction.
 pub(super) const NAMED: usize = 16;
 
 /// The number that all messages of one direction carry: no other direction of any connection of
@@ -15,12 +15,12 @@ pub(super) fn tag(seed: u64, connection: usize, side: usize) -> u64 {
     mix(mix(seed) ^ (connection as u64) << 8 ^ side as u64)
 }
 
-/// Message `number`: as many octets as fit of its number and its tag, and noise that follows from
+/// Message `number`: as many bytes as fit of its number and its tag, and noise that follows from
 /// both.
 fn content(tag: u64, number: u64, size: usize) -> Vec<u8> {
-    let mut octets = vec![0; size];
+    let mut bytes = vec![0; size];
     let mut x = mix(tag ^ number) | 1;
-    for (index, chunk) in octets.chunks_mut(8).enumerate() {
+    for (index, chunk) in bytes.chunks_mut(8).enumerate() {
         let word = match index {
             0 => number,
             1 => tag,
@@ -31,14 +31,14 @@ fn content(tag: u64, number: u64, size: usize) -> Vec<u8> {
         };
         chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
     }
-    octets
+    bytes
 }
 
 /// Number and tag of a message that names itself.
 pub(super) fn name(message: &[u8]) -> Option<(u64, u64)> {
     let word = |at: usize| {
-        let octets = message.get(at..at + 8)?;
-        Some(u64::from_le_bytes(octets.try_into().ok()?))
+        let bytes = message.get(at..at + 8)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
     };
     Some((word(0)?, word(8)?))
 }
@@ -48,7 +48,7 @@ pub(super) fn name(message: &[u8]) -> Option<(u64, u64)> {
 pub(super) struct Way {
     mode: Mode,
     tag: u64,
-    /// Octets of each message sent.
+    /// Bytes of each message sent.
     sizes: Vec<u32>,
     /// Which of them were delivered.
     got: Vec<bool>,
@@ -75,7 +75,7 @@ impl Way {
         self.delivered
     }
 
-    /// Their octets.
+    /// Their bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -85,7 +85,7 @@ impl Way {
         content(self.tag, self.sent(), size).into()
     }
 
-    /// A message of `size` octets was taken.
+    /// A message of `size` bytes was taken.
     pub(super) fn took(&mut self, size: usize) {
         self.sizes.push(u32::try_from(size).unwrap_or(u32::MAX));
         self.got.push(false);
@@ -106,7 +106,7 @@ impl Way {
         if message != content(self.tag, number, size as usize) {
             let named = name(message);
             return Err(format!(
-                "message {number} of {size} octets is not what was sent, but {} octets, {named:?}",
+                "message {number} of {size} bytes is not what was sent, but {} bytes, {named:?}",
                 message.len()
             ));
         }
@@ -192,7 +192,7 @@ mod tests {
             for at in 0..40 {
                 let mut altered = messages[0].to_vec();
                 altered[at] ^= 4;
-                assert!(way.receive(&altered).is_err(), "octet {at}");
+                assert!(way.receive(&altered).is_err(), "byte {at}");
             }
             assert!(way.receive(&messages[0][..39]).is_err(), "one cut short");
         }

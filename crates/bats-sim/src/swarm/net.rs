@@ -58,11 +58,11 @@ fn endpoints(plan: &Plan) -> [Endpoint; 2] {
         max_connections: 64,
     };
     [None, Some(server)].map(|server| {
-        let mut octets = [u8::from(server.is_some()); 32];
-        octets[..8].copy_from_slice(&plan.seed.to_le_bytes());
+        let mut bytes = [u8::from(server.is_some()); 32];
+        bytes[..8].copy_from_slice(&plan.seed.to_le_bytes());
         let security = Security::DangerousPlain;
         let config = EndpointConfig { security, server, ..EndpointConfig::default() };
-        Endpoint::new(config, octets).expect("the stand-in needs no certificate")
+        Endpoint::new(config, bytes).expect("the stand-in needs no certificate")
     })
 }
 

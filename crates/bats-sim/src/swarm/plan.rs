@@ -82,7 +82,7 @@ pub enum FaultKind {
     Partition,
     /// The rate is this share of what it was.
     Rate(f64),
-    /// Nothing longer than this passes, in octets of UDP payload.
+    /// Nothing longer than this passes, in bytes of UDP payload.
     Mtu(usize),
     /// The delay is another.
     Delay(Duration),
@@ -118,7 +118,7 @@ pub struct ConnectionPlan {
 pub struct Traffic {
     /// Messages.
     pub messages: u64,
-    /// Least and most octets of a message.
+    /// Least and most bytes of a message.
     pub sizes: (usize, usize),
     /// Time between two; `None` for as fast as they are taken.
     pub interval: Option<Duration>,
@@ -208,7 +208,7 @@ impl Plan {
     /// Longest time that packets wait in queues of one way without faults.
     pub fn queueing(&self) -> Duration {
         let wait = |link: &LinkConfig| match (link.queue_bytes, link.rate_bps) {
-            (Some(octets), Some(rate)) => octets as f64 * 8.0 / rate as f64,
+            (Some(bytes), Some(rate)) => bytes as f64 * 8.0 / rate as f64,
             _ => 0.0,
         };
         let ways = self.hops.iter().map(|way| way.iter().map(wait).sum());
@@ -404,8 +404,8 @@ impl FaultKind {
                 link.rate_bps =
                     link.rate_bps.map(|rate| ((rate as f64 * share) as u64).max(20_000));
             }
-            Self::Mtu(octets) => {
-                link.mtu = Some(link.mtu.map_or(octets, |mtu| mtu.min(octets)));
+            Self::Mtu(bytes) => {
+                link.mtu = Some(link.mtu.map_or(bytes, |mtu| mtu.min(bytes)));
             }
             Self::Delay(delay) => link.delay = delay,
             Self::Loss(p) => link.loss = Loss::Iid(p),

@@ -236,9 +236,9 @@ mod tests {
             destination: [link as u8; 4],
             packet_number: 4,
         };
-        let octets = seal_as(true, generation, header, &payload);
+        let bytes = seal_as(true, generation, header, &payload);
         let (time, way) = (Timestamp::ZERO, Way::Forth);
-        watcher.note(&Passage { time, link, way, what, ecn: 0, payload: &octets });
+        watcher.note(&Passage { time, link, way, what, ecn: 0, payload: &bytes });
     }
 
     const SENT: What = What::Sent(bats_netem::Fate::Carried);

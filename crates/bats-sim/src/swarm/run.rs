@@ -26,11 +26,11 @@ pub struct Report {
     pub closed: u64,
     /// Those that ended as long silence and failed handshakes may end them.
     pub given_up: u64,
-    /// Messages taken and delivered, and octets delivered.
+    /// Messages taken and delivered, and bytes delivered.
     pub sent: u64,
     /// Messages delivered.
     pub delivered: u64,
-    /// Octets delivered.
+    /// Bytes delivered.
     pub bytes: u64,
     /// Packets handed to the first links.
     pub packets: u64,
@@ -458,7 +458,7 @@ impl<'a> Run<'a> {
         let named = model::name(&message);
         let is_it = |pair: &Pair| named.is_some_and(|(_, tag)| tag == pair.sides[0].way.tag());
         let Some(index) = self.pairs.iter().position(is_it) else {
-            return Err(format!("a message of nobody: {named:?}, {} octets", message.len()));
+            return Err(format!("a message of nobody: {named:?}, {} bytes", message.len()));
         };
         if self.pairs[index].sides[1].handle.replace(handle).is_some() {
             return Err(format!("connection {index} was accepted twice"));

@@ -10,7 +10,7 @@ use super::plan::{Fault, FaultKind, Nodes};
 use crate::line::node_id;
 use crate::links::FRAME_OVERHEAD;
 
-/// Octets of the shortest queue: a few full frames.
+/// Bytes of the shortest queue: a few full frames.
 pub(super) const LEAST_QUEUE: usize = 4 * 1_514;
 /// Least bits per second of a link that only forwards, and of one that carries the handshakes and
 /// repairs of several sessions.

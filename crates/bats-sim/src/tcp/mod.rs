@@ -1,6 +1,6 @@
 //! A simple model of TCP, to compete with: one bulk transfer, its sender and its receiver.
 //!
-//! What is modelled: segments of 1,448 octets; an acknowledgement for every segment, with the
+//! What is modelled: segments of 1,448 bytes; an acknowledgement for every segment, with the
 //! cumulative number and up to four selective ranges, the one just extended first (RFC 2018); a
 //! segment is lost when one sent three transmissions later was acknowledged (the link keeps the
 //! order; RFC 8985 in spirit), or after a time-out (RFC 6298, at least 200 ms); lost segments go first;
@@ -22,9 +22,9 @@ use bats_types::Timestamp;
 
 pub use receiver::{Ack, Receiver};
 
-/// Octets of data in a segment.
+/// Bytes of data in a segment.
 pub const SEGMENT: u64 = 1_448;
-/// Octets of a full segment beyond the Ethernet and IPv4 headers and eight more, so that it fills
+/// Bytes of a full segment beyond the Ethernet and IPv4 headers and eight more, so that it fills
 /// the same frame as a UDP payload of 1,472.
 pub const SEGMENT_PAYLOAD: usize = SEGMENT as usize + 24;
 /// The same of an acknowledgement.

@@ -54,18 +54,18 @@ impl Scene {
         }
     }
 
-    fn send(&mut self, octets: usize) {
+    fn send(&mut self, bytes: usize) {
         let now = self.network.now();
         for &client in &self.clients {
-            let message = Bytes::from(vec![7; octets]);
+            let message = Bytes::from(vec![7; bytes]);
             self.network.endpoint(Host::Client).send(now, client, message).unwrap();
         }
         self.network.touch(Host::Client);
     }
 }
 
-/// Octets of heap for each end of a connection that has sent so much and is silent since.
-fn idle_bytes(mode: Mode, octets: usize) -> i64 {
+/// Bytes of heap for each end of a connection that has sent so much and is silent since.
+fn idle_bytes(mode: Mode, bytes: usize) -> i64 {
     let (mut scene, transport) = Scene::new(mode);
     // What the simulator and the endpoints need once.
     scene.connect(&transport);
@@ -76,23 +76,23 @@ fn idle_bytes(mode: Mode, octets: usize) -> i64 {
             scene.connect(&transport);
         }
         scene.pass(Duration::from_secs(1));
-        if octets > 0 {
-            scene.send(octets);
+        if bytes > 0 {
+            scene.send(bytes);
         }
         scene.pass(Duration::from_secs(20));
     });
     let connections = scene.network.endpoint(Host::Server).connection_count();
     assert_eq!(connections as u64, CONNECTIONS + 1, "all of them are open");
-    if octets > 0 {
-        assert_eq!(scene.taken, octets * (CONNECTIONS as usize + 1), "all of it was taken");
+    if bytes > 0 {
+        assert_eq!(scene.taken, bytes * (CONNECTIONS as usize + 1), "all of it was taken");
     }
     held.bytes_current / (2 * CONNECTIONS as i64)
 }
 
-fn check(mode: Mode, octets: usize, limit: i64) {
-    let held = idle_bytes(mode, octets);
-    println!("{mode:?} after {octets} octets: {held}");
-    assert!((4_000..=limit).contains(&held), "{mode:?} after {octets} octets: {held}");
+fn check(mode: Mode, bytes: usize, limit: i64) {
+    let held = idle_bytes(mode, bytes);
+    println!("{mode:?} after {bytes} bytes: {held}");
+    assert!((4_000..=limit).contains(&held), "{mode:?} after {bytes} bytes: {held}");
 }
 
 #[test]

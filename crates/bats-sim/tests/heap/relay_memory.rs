@@ -30,7 +30,7 @@ fn push(relay: &mut Relay, packet: &mut [u8], flow: u32, number: u64) {
     relay.on_carried(NOW, UP, &LinkView::default(), PacketKind::Source, packet);
 }
 
-/// Octets allocated by `work` and kept.
+/// Bytes allocated by `work` and kept.
 fn kept(work: impl FnOnce()) -> usize {
     let info = allocation_counter::measure(work);
     usize::try_from(info.bytes_current).expect("nothing of before is freed")
@@ -42,7 +42,7 @@ fn ten_thousand_flows_take_no_more_than_they_are_granted() {
     let mut relay = relay();
     let mut packet = vec![5; FLOW_HEADER_LEN + 4 + 1_408];
     let total = RelayConfig::new(NodeId(2)).total_bytes;
-    let octets = kept(|| {
+    let bytes = kept(|| {
         for number in 0..24 {
             for flow in 0..FLOWS {
                 push(&mut relay, &mut packet, flow, number);
@@ -50,18 +50,18 @@ fn ten_thousand_flows_take_no_more_than_they_are_granted() {
         }
     });
     let stats = relay.stats();
-    println!("{octets} octets for {} flows: {stats:?}", stats.flows);
+    println!("{bytes} bytes for {} flows: {stats:?}", stats.flows);
     assert_eq!(stats.flows, u64::from(FLOWS));
     assert!(stats.bytes_held as usize <= total && stats.state_bytes as usize <= total);
     // The payloads, what is known of batches, and rows and tables that are half full.
-    assert!(octets <= 3 * total, "{octets}");
-    assert!(octets / FLOWS as usize <= LEAST_FLOW_BYTES);
+    assert!(bytes <= 3 * total, "{bytes}");
+    assert!(bytes / FLOWS as usize <= LEAST_FLOW_BYTES);
     let later = NOW + Duration::from_secs(300);
     let freed = allocation_counter::measure(|| relay.handle_timeout(later));
     assert_eq!((relay.stats().flows, relay.stats().state_bytes), (0, 0));
-    let left = octets as i64 + freed.bytes_current;
-    println!("{left} octets are left after silence");
-    assert!(left < octets as i64 / 20, "{left}");
+    let left = bytes as i64 + freed.bytes_current;
+    println!("{left} bytes are left after silence");
+    assert!(left < bytes as i64 / 20, "{left}");
 }
 
 /// Whatever a single flow does: batches far apart, or more than the next hop takes.
@@ -72,15 +72,15 @@ fn a_flow_has_a_limit_of_its_own() {
     for (name, step) in [("jumps", jumps as fn(u64) -> u64), ("full", full)] {
         let mut relay = relay();
         let mut packet = vec![5; FLOW_HEADER_LEN + 4 + 1_408];
-        let octets = kept(|| {
+        let bytes = kept(|| {
             for number in 0..4_000 {
                 push(&mut relay, &mut packet, 7, step(number));
             }
         });
-        println!("{name}: {octets} octets, {:?}", relay.stats());
+        println!("{name}: {bytes} bytes, {:?}", relay.stats());
         // What waits for a slow hop has 1 MiB; beside it stands what is known of 1,024 batches.
         assert!(relay.stats().bytes_held as usize <= LEAST_FLOW_BYTES);
         assert!(relay.stats().state_bytes as usize <= LEAST_FLOW_BYTES, "{:?}", relay.stats());
-        assert!(octets <= 5 * LEAST_FLOW_BYTES / 2, "{name}: {octets}");
+        assert!(bytes <= 5 * LEAST_FLOW_BYTES / 2, "{name}: {bytes}");
     }
 }

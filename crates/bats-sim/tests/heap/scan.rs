@@ -11,29 +11,29 @@ use bats_sim::transfer::endpoints;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Octets below which no first packet is one (RFC 9000, section 14.1).
+/// Bytes below which no first packet is one (RFC 9000, section 14.1).
 const MIN_INITIAL: usize = 1_200;
 /// To each of two endpoints: a million in all.
 const DATAGRAMS: u32 = 500_000;
-/// Octets of the tokens of made-up first flights: none, a proof, a proof and a retry's token.
+/// Bytes of the tokens of made-up first flights: none, a proof, a proof and a retry's token.
 const TOKENS: [usize; 3] = [0, 16, 56];
 
 /// Noise; every other one begins as a packet of ours does.
 fn noise(rng: &mut ChaCha8Rng, longest: usize) -> Vec<u8> {
-    let mut octets = vec![0; 1 + rng.next_u32() as usize % longest];
-    rng.fill_bytes(&mut octets);
+    let mut bytes = vec![0; 1 + rng.next_u32() as usize % longest];
+    rng.fill_bytes(&mut bytes);
     match rng.next_u32() % 4 {
-        0 => octets[0] = 0x40 | (octets[0] & 0x3f),
-        1 if octets.len() >= 5 => {
-            octets[0] = 0xc0 | (octets[0] & 0x3f);
-            octets[1..5].copy_from_slice(&VERSION.to_be_bytes());
+        0 => bytes[0] = 0x40 | (bytes[0] & 0x3f),
+        1 if bytes.len() >= 5 => {
+            bytes[0] = 0xc0 | (bytes[0] & 0x3f);
+            bytes[1..5].copy_from_slice(&VERSION.to_be_bytes());
         }
         _ => {}
     }
-    octets
+    bytes
 }
 
-/// Octets answered, and allocations, for what arrives from `remote`.
+/// Bytes answered, and allocations, for what arrives from `remote`.
 fn hear(endpoint: &mut Endpoint, now: Timestamp, payload: &mut [u8]) -> (usize, u64) {
     let remote: SocketAddr = "192.0.2.7:4433".parse().unwrap();
     let mut buffer = Vec::with_capacity(65_536);
@@ -75,7 +75,7 @@ fn scan(rng: &mut ChaCha8Rng, flights: &[Vec<u8>; 3]) -> Vec<u8> {
         kind @ 3..=5 => {
             let kind = kind as usize - 3;
             let mut datagram = flights[kind].clone();
-            // Connection IDs of eight and of four octets, then the token behind its length.
+            // Connection IDs of eight and of four bytes, then the token behind its length.
             rng.fill_bytes(&mut datagram[6..14]);
             rng.fill_bytes(&mut datagram[15..19]);
             rng.fill_bytes(&mut datagram[21..][..TOKENS[kind]]);
@@ -125,8 +125,8 @@ fn a_full_sized_packet_of_another_version_gets_no_more_than_it_brings() {
         let brought = datagram.len();
         let now = Timestamp::from_millis(1_000 + number);
         let (answered, _) = hear(&mut server, now, &mut datagram);
-        assert!(answered == 0 || brought >= MIN_INITIAL, "{brought} octets brought {answered}");
-        assert!(answered <= brought / 2, "{answered} octets for {brought}");
+        assert!(answered == 0 || brought >= MIN_INITIAL, "{brought} bytes brought {answered}");
+        assert!(answered <= brought / 2, "{answered} bytes for {brought}");
         answers += u64::from(answered > 0);
     }
     assert_eq!(server.endpoint_stats().version_negotiations_sent, answers);

@@ -35,7 +35,7 @@ fn everything_arrives_over_a_hostile_link() {
     }
 }
 
-/// The bound beside full frames of payload: a header of 40 octets in packets of 1,472, and one packet
+/// The bound beside full frames of payload: a header of 40 bytes in packets of 1,472, and one packet
 /// in 256 for what dense degrees lack.
 #[test]
 fn the_link_is_used() {

@@ -68,12 +68,12 @@ fn everything_sent_is_there_in_order_with_its_addresses() {
         let hosts = [Host::Client, Host::Server];
         let ends = if packet.interface == 0 { hosts } else { [hosts[1], hosts[0]] };
         let ip = &packet.frame[14..];
-        for (end, octets, port) in
+        for (end, bytes, port) in
             [(ends[0], &ip[12..16], &ip[20..22]), (ends[1], &ip[16..20], &ip[22..24])]
         {
             assert_eq!(
                 end.address().ip().to_string(),
-                format!("{}.{}.{}.{}", octets[0], octets[1], octets[2], octets[3])
+                format!("{}.{}.{}.{}", bytes[0], bytes[1], bytes[2], bytes[3])
             );
             assert_eq!(end.address().port(), u16::from_be_bytes([port[0], port[1]]));
         }

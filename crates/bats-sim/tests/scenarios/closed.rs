@@ -12,8 +12,8 @@ use bats_sim::transfer::endpoints;
 
 const SEEDS: u64 = 200;
 
-fn transport(octet: u8) -> TransportConfig {
-    TransportConfig { closed: Some(ClosedKey::new([octet; 32])), ..TransportConfig::default() }
+fn transport(byte: u8) -> TransportConfig {
+    TransportConfig { closed: Some(ClosedKey::new([byte; 32])), ..TransportConfig::default() }
 }
 
 fn path(loss: f64) -> LinkConfig {
@@ -45,7 +45,7 @@ fn echoes(hops: usize, loss: f64, transport: TransportConfig, seed: u64) -> Mess
 fn the_first_message_takes_no_longer_than_at_an_open_server() {
     let first = |transport| echoes(1, 0.0, transport, 1).first.expect("connected").as_secs_f64();
     let (closed, open) = (first(transport(1)), first(TransportConfig::default()));
-    // A token of 16 octets is what it takes.
+    // A token of 16 bytes is what it takes.
     assert!((closed - open).abs() < 0.000_1, "{closed} and {open} s");
 }
 

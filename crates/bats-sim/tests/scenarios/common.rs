@@ -14,7 +14,7 @@ pub(crate) fn transfer(link: &LinkConfig, seconds: u64) -> Transfer {
 }
 
 /// Mbit/s of data that arrive over `link` where nothing is coded: of a symbol in each frame, which has 29
-/// octets of header and seal beside it.
+/// bytes of header and seal beside it.
 pub(crate) fn payload_optimum(link: &LinkConfig) -> f64 {
     let rate = link.rate_bps.expect("a rate") as f64 / 1e6;
     let symbol = symbol_size_for(1_472);

@@ -51,7 +51,7 @@ fn random_loss_costs_what_the_formula_says() {
     let link = LinkConfig { loss: Loss::Iid(0.01), ..link(100, 25) };
     let outcome = run(&link, 40);
     let mbps = outcome.goodput(5.0, 40.0);
-    // RFC 9438, 5.1 and 5.2: packets of 1,437 octets in 50 ms.
+    // RFC 9438, 5.1 and 5.2: packets of 1,437 bytes in 50 ms.
     let packets = (1.054 * (0.05_f64 / 0.01).powf(0.75)).max(1.2 / 0.01_f64.sqrt());
     let formula = packets * 1_437.0 * 8e-6 / 0.05;
     assert!((0.5..=2.0).contains(&(mbps / formula)), "{mbps} Mbit/s, formula {formula}");

@@ -13,7 +13,7 @@ use bats_sim::network::{Host, Network};
 use bats_sim::transfer::endpoints;
 use bytes::Bytes;
 
-/// Octets of a message that fills one symbol.
+/// Bytes of a message that fills one symbol.
 const SIZE: usize = 1_390;
 /// Mbit/s of messages.
 const LOAD: f64 = 50.0;

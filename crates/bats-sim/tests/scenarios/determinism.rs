@@ -1,4 +1,4 @@
-//! Same seed, same run, to the last octet and nanosecond.
+//! Same seed, same run, to the last byte and nanosecond.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ fn marks_keep_the_queue_at_the_threshold_and_cost_little() {
         let queue = outcome.mean_queue(5.0, 15.0);
         assert!(outcome.at(15.0).sender.ecn_ce > 0, "loss {loss}, seed {seed}: no marks");
         assert!(efficiency >= 0.8, "loss {loss}, seed {seed}: {efficiency}");
-        assert!(queue <= threshold as f64, "loss {loss}, seed {seed}: {queue} octets of queue");
+        assert!(queue <= threshold as f64, "loss {loss}, seed {seed}: {queue} bytes of queue");
     }
 }
 

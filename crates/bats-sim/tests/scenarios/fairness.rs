@@ -25,8 +25,8 @@ fn shares(link: &LinkConfig, starts: [u64; 2], seed: u64) -> Vec<f64> {
     let per_second = (1.0 / Flows::SAMPLE.as_secs_f64()) as usize;
     let (a, b) = (&samples[FROM * per_second], &samples[TO * per_second]);
     let seconds = (b.time - a.time).as_secs_f64();
-    let octets = b.received.iter().zip(&a.received).map(|(b, a)| (b - a) as f64);
-    octets.map(|octets| octets * 8e-6 / seconds).collect()
+    let bytes = b.received.iter().zip(&a.received).map(|(b, a)| (b - a) as f64);
+    bytes.map(|bytes| bytes * 8e-6 / seconds).collect()
 }
 
 #[test]

@@ -27,8 +27,8 @@ fn queue_ms(outcome: &Outcome, rate_mbps: f64, from: f64, to: f64) -> f64 {
 fn the_queue_is_short_and_the_link_in_use() {
     for (loss, delay, queue) in [(0.0, 20, 1.0), (0.1, 20, 1.0), (0.0, 50, 4.0)] {
         let base = link(20, delay);
-        let octets = (base.queue_bytes.expect("a limit") as f64 * queue) as usize;
-        let link = LinkConfig { queue_bytes: Some(octets), loss: Loss::Iid(loss), ..base };
+        let bytes = (base.queue_bytes.expect("a limit") as f64 * queue) as usize;
+        let link = LinkConfig { queue_bytes: Some(bytes), loss: Loss::Iid(loss), ..base };
         let outcome = gcc(&link, 20).run();
         let efficiency = outcome.goodput(5.0, 20.0) / capacity(&link);
         let wait = queue_ms(&outcome, 20.0, 3.0, 20.0);

@@ -14,7 +14,7 @@ const DELAY: Duration = Duration::from_millis(10);
 const INTERVAL: Duration = Duration::from_millis(10);
 const MESSAGES: u64 = 2_000;
 
-/// One-way delays of 512-octet messages, in order of size.
+/// One-way delays of 512-byte messages, in order of size.
 fn delays(loss: f64, mode: bats_proto::Mode) -> Vec<Duration> {
     let cell = Cell { seed: 4, delay: DELAY, ..Cell::over(100, 0, loss, 1) };
     let mut line = Line::new(LineConfig {
@@ -41,7 +41,7 @@ fn delays(loss: f64, mode: bats_proto::Mode) -> Vec<Duration> {
                 Event::Connected if (node, handle) == (0, client) => next = Some(now),
                 Event::Readable if node == HOPS => {
                     while let Some(got) = line.node(node).recv(now, handle) {
-                        let stamp = u64::from_le_bytes(got[8..16].try_into().expect("8 octets"));
+                        let stamp = u64::from_le_bytes(got[8..16].try_into().expect("8 bytes"));
                         if got[0] == 1 {
                             found.push(now - Timestamp::from_nanos(stamp));
                         }

@@ -64,7 +64,7 @@ fn forwarding_alone_pays_for_every_hop() {
 /// Row 21: at most 1 MiB a flow at these rates; nobody had to let go of anything.
 fn check_memory(outcome: &HopsOutcome) {
     for relay in &outcome.relays {
-        assert!(relay.bytes_peak <= 1 << 20, "{} octets", relay.bytes_peak);
+        assert!(relay.bytes_peak <= 1 << 20, "{} bytes", relay.bytes_peak);
         assert_eq!(relay.batches_dropped, 0);
     }
 }

@@ -10,7 +10,7 @@ use bats_sim::transfer::endpoints;
 use bytes::Bytes;
 
 const MESSAGES: u64 = 10;
-const OCTETS: usize = 2_000;
+const BYTES: usize = 2_000;
 
 /// One-way delays until everything has arrived, and packets sent by both ends.
 fn crossing(one_way: Duration, loss: f64, seed: u64) -> (f64, u64) {
@@ -32,7 +32,7 @@ fn crossing(one_way: Duration, loss: f64, seed: u64) -> (f64, u64) {
             match (host, event) {
                 (Host::Client, Event::Connected) => {
                     for number in 0..MESSAGES {
-                        let message = Bytes::from(vec![number as u8; OCTETS]);
+                        let message = Bytes::from(vec![number as u8; BYTES]);
                         network.endpoint(host).send(now, client, message).expect("room");
                     }
                     network.endpoint(host).finish(now, client).expect("a connection");
@@ -40,7 +40,7 @@ fn crossing(one_way: Duration, loss: f64, seed: u64) -> (f64, u64) {
                 (Host::Client, Event::Closed(reason)) => panic!("seed {seed}: {reason:?}"),
                 (Host::Server, Event::Readable) => {
                     while let Some(message) = network.endpoint(host).recv(now, handle) {
-                        assert!(message.len() == OCTETS && message[0] == arrived as u8);
+                        assert!(message.len() == BYTES && message[0] == arrived as u8);
                         arrived += 1;
                     }
                     if network.endpoint(host).is_finished(handle) {

@@ -36,11 +36,11 @@ struct Lies {
 fn lie(line: &mut Line, lies: Lies) -> Rc<Counter<u64>> {
     let told = Rc::new(Counter::new(0));
     let (mut count, counter) = (0_u64, told.clone());
-    line.tamper = Some(Box::new(move |link, way, octets| {
+    line.tamper = Some(Box::new(move |link, way, bytes| {
         if link != OF_LIAR || way != Way::Forth {
             return;
         }
-        let Some((header, mut payload)) = open_short(true, 0, octets) else { return };
+        let Some((header, mut payload)) = open_short(true, 0, bytes) else { return };
         let is_coded = header.carried && header.kind != PacketKind::Control;
         if !is_coded || lies.recoded && header.kind != PacketKind::Recoded {
             return;
@@ -49,7 +49,7 @@ fn lie(line: &mut Line, lies: Lies) -> Rc<Counter<u64>> {
         if count.is_multiple_of(lies.every) {
             let middle = payload.len() - 20;
             payload[middle] ^= 0x40;
-            *octets = seal_as(true, 0, header, &payload);
+            *bytes = seal_as(true, 0, header, &payload);
             counter.set(counter.get() + 1);
         }
     }));
@@ -119,7 +119,7 @@ fn leave_the_liar(mode: Mode, all: &[Lies]) {
         let link = line.downlink(0).expect("the link to the liar").0;
         let mut lying = Vec::new();
         while let Some(event) = line.node(0).poll_relay_event() {
-            if let RelayEvent::LyingWay(link, node) = event {
+            if let RelayEvent::PollutingPath(link, node) = event {
                 lying.push((link.0, node));
             }
         }

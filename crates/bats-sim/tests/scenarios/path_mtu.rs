@@ -19,7 +19,7 @@ fn a_smaller_path_is_found_and_filled() {
         let found = outcome.at(15.0).sender.path_mtu;
         assert!(usize::from(found) <= mtu && usize::from(found) + 16 >= mtu, "{mtu}: {found}");
         let efficiency = outcome.goodput(5.0, 15.0) / capacity(&link, found);
-        assert!(efficiency >= 0.85, "{mtu} octets, loss {loss}: {efficiency}");
+        assert!(efficiency >= 0.85, "{mtu} bytes, loss {loss}: {efficiency}");
     }
 }
 
@@ -54,7 +54,7 @@ fn a_path_that_shrinks() {
         let outcome = run.run();
         let found = outcome.at(12.0).sender.path_mtu;
         let efficiency = outcome.goodput(7.0, 12.0) / capacity(&after, found);
-        assert!(found <= 1_300 && efficiency >= 0.85, "{found} octets, loss {loss}: {efficiency}");
+        assert!(found <= 1_300 && efficiency >= 0.85, "{found} bytes, loss {loss}: {efficiency}");
         let stall = stall_after(&outcome, outcome.since_connected(4.0));
         // The goal is three probe time-outs. The first tells nothing, its probes are as large; the second
         // comes after twice the time, sends a small one, too, and its answer takes a round trip: 0.29 to

@@ -58,7 +58,7 @@ fn a_way_that_ends_costs_a_moment_and_one_that_comes_back_is_used() {
     }
 }
 
-/// A message of 512 octets each 10 ms: none of them takes the detour of 100 ms.
+/// A message of 512 bytes each 10 ms: none of them takes the detour of 100 ms.
 #[test]
 fn little_messages_take_the_fastest_way() {
     let mut line = Line::mesh(
@@ -81,7 +81,7 @@ fn little_messages_take_the_fastest_way() {
                 Event::Connected if (node, handle) == (0, client) => next = Some(now),
                 Event::Readable if node == 1 => {
                     while let Some(got) = line.node(1).recv(now, handle) {
-                        let stamp = u64::from_le_bytes(got[..8].try_into().expect("8 octets"));
+                        let stamp = u64::from_le_bytes(got[..8].try_into().expect("8 bytes"));
                         delays.push(now - bats_proto::Timestamp::from_nanos(stamp));
                     }
                     line.touch(1);
@@ -103,7 +103,7 @@ fn little_messages_take_the_fastest_way() {
     assert!(*most < Duration::from_millis(12), "{most:?}");
 }
 
-/// Octets of a message of which a symbol holds one, so that a stop shows when it ends.
+/// Bytes of a message of which a symbol holds one, so that a stop shows when it ends.
 const SMALL: usize = 1_200;
 
 /// Sends so many messages over links side by side, of which one dies at a time, before the session begins
@@ -160,7 +160,7 @@ fn with_a_death(
                 }
                 Event::Readable if node == 1 => {
                     while let Some(message) = line.node(1).recv(now, handle) {
-                        let number = u64::from_le_bytes(message[..8].try_into().expect("8 octets"));
+                        let number = u64::from_le_bytes(message[..8].try_into().expect("8 bytes"));
                         assert_eq!((number, message.len()), (got, SMALL), "in order, all of them");
                         got += 1;
                         if now > last && !at.is_zero() {

@@ -31,7 +31,7 @@ struct Run {
     stall: Duration,
 }
 
-/// Octets received in eight seconds if the client gets each of `addresses` in turn, one a second from
+/// Bytes received in eight seconds if the client gets each of `addresses` in turn, one a second from
 /// the third on.
 fn run(from: From, link: &LinkConfig, addresses: &[SocketAddr]) -> Run {
     let mut run = Run::new(from, link);
@@ -77,8 +77,8 @@ impl Run {
         Some(if self.from == From::Client { [client, server] } else { [server, client] })
     }
 
-    /// Octets that became deliverable.
-    fn octets(&mut self) -> u64 {
+    /// Bytes that became deliverable.
+    fn bytes(&mut self) -> u64 {
         self.stats().map_or(0, |[_, receiver]| receiver.message_bytes_received)
     }
 
@@ -171,7 +171,7 @@ fn ten_mebibytes(from: From, addresses: &[SocketAddr]) -> (f64, Duration) {
     let mut moves = addresses.iter();
     let mut next_move = start + Duration::from_secs(1);
     let mut last = start + Duration::from_millis(900);
-    let mut octets = 0;
+    let mut bytes = 0;
     let end = start + Duration::from_secs(30);
     while run.received < run.limit && run.network.now() < end {
         let look = run.network.now() + Duration::from_millis(1);
@@ -184,8 +184,8 @@ fn ten_mebibytes(from: From, addresses: &[SocketAddr]) -> (f64, Duration) {
             }
         }
         run.serve();
-        if run.octets() > octets {
-            octets = run.octets();
+        if run.bytes() > bytes {
+            bytes = run.bytes();
             run.stall = run.stall.max(now.max(last) - last);
             last = last.max(now);
         }
@@ -249,8 +249,8 @@ fn move_to(old: &LinkConfig, new: &LinkConfig) -> Moved {
         samples.push(go(&mut run, at(4_000 + number * trip)));
     }
     let rate = |pair: &[[ConnectionStats; 2]]| {
-        let octets = pair[1][1].message_bytes_received - pair[0][1].message_bytes_received;
-        octets as f64 * 8e-3 / trip as f64
+        let bytes = pair[1][1].message_bytes_received - pair[0][1].message_bytes_received;
+        bytes as f64 * 8e-3 / trip as f64
     };
     let full = samples.windows(2).position(|pair| rate(pair) >= 0.9 * capacity(new));
     let repairs = [0, 2].map(|second| {

@@ -15,7 +15,7 @@ fn hops(count: usize, loss: f64, seconds: u64) -> Hops {
     Hops::new(count, cell, true)
 }
 
-/// Row 30, insider: the second relay flips an octet of one in a thousand coded packets. Its link's
+/// Row 30, insider: the second relay flips a byte of one in a thousand coded packets. Its link's
 /// seal is right; the symbols' is not.
 #[test]
 fn a_relay_that_lies_is_seen_and_nothing_of_it_is_delivered() {
@@ -25,11 +25,11 @@ fn a_relay_that_lies_is_seen_and_nothing_of_it_is_delivered() {
     let mut count = 0_u64;
     let (told, flips) = (std::rc::Rc::new(std::cell::Cell::new(0)), 1_000);
     let flipped = told.clone();
-    line.tamper = Some(Box::new(move |link, way, octets| {
+    line.tamper = Some(Box::new(move |link, way, bytes| {
         if link != 1 || way != Way::Forth {
             return;
         }
-        let Some((header, mut payload)) = open_short(true, 0, octets) else { return };
+        let Some((header, mut payload)) = open_short(true, 0, bytes) else { return };
         if !header.carried || header.kind == PacketKind::Control {
             return;
         }
@@ -37,7 +37,7 @@ fn a_relay_that_lies_is_seen_and_nothing_of_it_is_delivered() {
         if count.is_multiple_of(flips) {
             let last = payload.len() - 1;
             payload[last] ^= 0x40;
-            *octets = seal_as(true, 0, header, &payload);
+            *bytes = seal_as(true, 0, header, &payload);
             flipped.set(flipped.get() + 1);
         }
     }));
@@ -60,9 +60,9 @@ fn strangers_get_nothing_into_a_flow() {
     let mut line = Line::new(run.line());
     let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::<Vec<u8>>::new()));
     let copies = seen.clone();
-    line.tamper = Some(Box::new(move |link, way, octets| {
+    line.tamper = Some(Box::new(move |link, way, bytes| {
         if link == 1 && way == Way::Forth && copies.borrow().len() < 200 {
-            copies.borrow_mut().push(octets.clone());
+            copies.borrow_mut().push(bytes.clone());
         }
     }));
     let outcome = run.run_on(&mut line, |_, _| {});
@@ -72,15 +72,15 @@ fn strangers_get_nothing_into_a_flow() {
     let remote = "10.0.1.1:4000".parse().expect("an address");
     let mut forged = 0;
     for round in 0..500_usize {
-        for octets in seen.borrow().iter() {
-            let mut octets = octets.clone();
-            // The first round replays; the others change an octet.
+        for bytes in seen.borrow().iter() {
+            let mut bytes = bytes.clone();
+            // The first round replays; the others change a byte.
             if round > 0 {
-                let at = 5 + (round * 7 + forged) % (octets.len() - 5);
-                octets[at] ^= 1 + (round % 255) as u8;
+                let at = 5 + (round * 7 + forged) % (bytes.len() - 5);
+                bytes[at] ^= 1 + (round % 255) as u8;
             }
             forged += 1;
-            let payload = &mut octets[..];
+            let payload = &mut bytes[..];
             let received = Received { remote, local_ip: None, ecn: 0, payload };
             line.node(2).handle(now, Input::Datagram(received));
         }
@@ -89,9 +89,9 @@ fn strangers_get_nothing_into_a_flow() {
     assert_eq!(line.relay_stats(2), before, "not one was taken");
     // Nor does anything of a network pass for a packet between the ends.
     let remote = "[100::1:1:1]:1".parse().expect("an address");
-    let mut octets = seen.borrow()[0].clone();
+    let mut bytes = seen.borrow()[0].clone();
     let dropped = line.node(2).endpoint_stats().datagrams_dropped;
-    let received = Received { remote, local_ip: None, ecn: 0, payload: &mut octets };
+    let received = Received { remote, local_ip: None, ecn: 0, payload: &mut bytes };
     line.node(2).handle(now, Input::Datagram(received));
     assert_eq!(line.node(2).endpoint_stats().datagrams_dropped, dropped + 1);
 }

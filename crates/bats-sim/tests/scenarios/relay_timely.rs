@@ -9,14 +9,14 @@ use bats_sim::line::{Line, LineConfig, node_id};
 use bats_sim::matrix::Cell;
 use bytes::Bytes;
 
-/// Octets of a message; the first eight are its number.
+/// Bytes of a message; the first eight are its number.
 const SIZE: usize = 1_200;
 /// Mbit/s of frames of each link.
 const RATE: f64 = 20.0;
 const SAMPLE: Duration = Duration::from_millis(250);
 
 struct Run {
-    /// Octets delivered until each sample.
+    /// Bytes delivered until each sample.
     delivered: Vec<u64>,
     /// Messages sent and those dropped unsent because they had become too old.
     sent: u64,
@@ -79,7 +79,7 @@ fn flood(congestion: CongestionAlgorithm, mode: Mode, hops: usize, loss: f64, se
                 }
                 Event::Readable if node == hops => {
                     while let Some(got) = line.node(node).recv(now, handle) {
-                        let number = u64::from_le_bytes(got[..8].try_into().expect("8 octets"));
+                        let number = u64::from_le_bytes(got[..8].try_into().expect("8 bytes"));
                         assert!(number < run.sent && got[8..].iter().all(|&o| o == number as u8));
                         let index = number as usize;
                         if seen.len() <= index {
@@ -112,7 +112,7 @@ fn flood(congestion: CongestionAlgorithm, mode: Mode, hops: usize, loss: f64, se
         assert!(stats.cwnd_bytes < 2 << 20, "{stats:?}");
         run.expired = stats.messages_expired;
     }
-    let of_sample = |octets: &[u64]| (octets[1] - octets[0]) as f64 * 8e-6 / SAMPLE.as_secs_f64();
+    let of_sample = |bytes: &[u64]| (bytes[1] - bytes[0]) as f64 * 8e-6 / SAMPLE.as_secs_f64();
     let rates: Vec<_> = run.delivered.windows(2).map(of_sample).map(|rate| rate as u64).collect();
     println!(
         "{congestion:?} {mode:?}, {hops} hops, loss {loss}: {rates:?} Mbit/s, {} sent, {} expired",

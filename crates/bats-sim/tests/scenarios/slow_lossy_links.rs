@@ -4,7 +4,7 @@
 use crate::common::{capacity, transfer};
 use bats_netem::{LinkConfig, Loss};
 
-/// (Mbit/s, one-way delay in ms, octets of queue, loss, share of the capacity that must arrive from
+/// (Mbit/s, one-way delay in ms, bytes of queue, loss, share of the capacity that must arrive from
 /// second 8 on, whatever the seed).
 const SCENES: [(u64, u64, usize, f64, f64); 6] = [
     (20, 20, 100_000, 0.6, 0.6),
@@ -29,7 +29,7 @@ fn a_slow_link_that_loses_much_is_used() {
             let efficiency = run.run().goodput(8.0, 20.0) / capacity(&link);
             assert!(
                 efficiency >= share,
-                "{rate} Mbit/s, {delay} ms, {queue} octets, loss {loss}, seed {seed}: {efficiency}"
+                "{rate} Mbit/s, {delay} ms, {queue} bytes, loss {loss}, seed {seed}: {efficiency}"
             );
         }
     }

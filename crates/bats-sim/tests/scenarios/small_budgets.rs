@@ -37,7 +37,7 @@ fn the_smallest_budgets_deliver_everything_at_any_loss() {
             seed: 7,
         }
         .run();
-        let what = format!("loss {loss}, budget {receive_budget}, {message_size} octets");
+        let what = format!("loss {loss}, budget {receive_budget}, {message_size} bytes");
         assert!(outcome.finished.is_some(), "{what}: {} of {TOTAL} bytes", outcome.bytes);
     }
 }

@@ -1,4 +1,4 @@
-//! Ten megabytes over links that lose nothing, from the first octet of the handshake to the last of the
+//! Ten megabytes over links that lose nothing, from the first byte of the handshake to the last of the
 //! data: what a user of a good link waits for.
 
 use std::time::Duration;

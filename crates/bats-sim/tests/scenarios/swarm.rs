@@ -319,7 +319,7 @@ fn a_small_window_is_not_full_of_probes() {
         run.transport.congestion = congestion;
         run.total_bytes = Some(200_000);
         let outcome = run.run();
-        assert!(outcome.finished.is_some(), "{congestion}: {} octets", outcome.bytes);
+        assert!(outcome.finished.is_some(), "{congestion}: {} bytes", outcome.bytes);
     }
 }
 

@@ -9,7 +9,7 @@ use bats_proto::config::Mode;
 use bats_sim::links::FRAME_OVERHEAD;
 use bats_sim::messages::Messages;
 
-/// Octets of a frame beside the message.
+/// Bytes of a frame beside the message.
 const OVERHEAD: usize = FRAME_OVERHEAD + 9 + 4 + 10 + 16;
 
 fn messages(mode: Mode, hops: usize, loss: f64) -> Messages {

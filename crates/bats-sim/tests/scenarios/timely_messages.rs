@@ -9,7 +9,7 @@ use bats_proto::config::Mode;
 use bats_sim::links::FRAME_OVERHEAD;
 use bats_sim::messages::{Messages, MessagesOutcome};
 
-/// Octets of a message that fills one symbol.
+/// Bytes of a message that fills one symbol.
 const SIZE: usize = 1_390;
 
 fn run(mode: Mode, loss: f64) -> MessagesOutcome {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{capacity, transfer};
 use bats_netem::{LinkConfig, Loss};
 
-/// (rate, rate from second 5 on, one-way delay, octets of queue, loss, share of the packets that may
+/// (rate, rate from second 5 on, one-way delay, bytes of queue, loss, share of the packets that may
 /// be dropped by the queue, share of the capacity that must arrive), from second 8 on.
 const SCENES: [(u64, u64, u64, usize, f64, f64, f64); 7] = [
     (50, 50, 25, 6_000, 0.0, 0.08, 0.85),
@@ -29,7 +29,7 @@ fn a_queue_of_a_few_packets_is_not_flooded() {
         let mut run = transfer(&link(before), 20);
         run.changes = vec![(Duration::from_secs(5), link(after), link(after))];
         let outcome = run.run();
-        let scene = format!("{before} to {after} Mbit/s, {delay} ms, {queue} octets, loss {loss}");
+        let scene = format!("{before} to {after} Mbit/s, {delay} ms, {queue} bytes, loss {loss}");
         let believed = outcome.at(20.0).sender.delivery_bps as f64 / 1e6;
         let lost = outcome.queue_loss(8.0, 20.0);
         let efficiency = outcome.goodput(8.0, 20.0) / capacity(&link(after));

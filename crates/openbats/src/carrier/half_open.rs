@@ -11,11 +11,11 @@ const MAX_OF_NETWORK: usize = 64;
 
 /// Leading bits of an address, IPv4 mapped.
 fn network(ip: IpAddr) -> u128 {
-    let (octets, bits) = match ip.to_canonical() {
+    let (bytes, bits) = match ip.to_canonical() {
         IpAddr::V4(ip) => (ip.to_ipv6_mapped(), 96 + 24),
         IpAddr::V6(ip) => (ip, 56),
     };
-    octets.to_bits() & (u128::MAX << (128 - bits))
+    bytes.to_bits() & (u128::MAX << (128 - bits))
 }
 
 #[derive(Debug, Default)]

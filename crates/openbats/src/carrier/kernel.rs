@@ -57,11 +57,11 @@ impl Kernel {
 }
 
 fn request(local: SocketAddr, remote: SocketAddr) -> [u8; HEADER + REQUEST] {
-    let mut octets = [0; HEADER + REQUEST];
-    octets[..4].copy_from_slice(&((HEADER + REQUEST) as u32).to_ne_bytes());
-    octets[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    octets[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-    let request = &mut octets[HEADER..];
+    let mut bytes = [0; HEADER + REQUEST];
+    bytes[..4].copy_from_slice(&((HEADER + REQUEST) as u32).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+    let request = &mut bytes[HEADER..];
     request[0] = if local.is_ipv4() { AF_INET } else { AF_INET6 };
     request[1] = IPPROTO_TCP;
     request[2] = 1 << (INET_DIAG_INFO - 1);
@@ -77,12 +77,12 @@ fn request(local: SocketAddr, remote: SocketAddr) -> [u8; HEADER + REQUEST] {
     }
     // Of any interface (44..48); no cookie.
     request[48..].fill(0xff);
-    octets
+    bytes
 }
 
 /// The `tcp_info` of an answer.
 fn info_of(answer: &[u8]) -> Option<&[u8]> {
-    let short = |octets: &[u8]| Some(u16::from_ne_bytes(octets.try_into().ok()?));
+    let short = |bytes: &[u8]| Some(u16::from_ne_bytes(bytes.try_into().ok()?));
     if short(answer.get(4..6)?)? != SOCK_DIAG_BY_FAMILY {
         return None;
     }
@@ -100,12 +100,12 @@ fn info_of(answer: &[u8]) -> Option<&[u8]> {
 fn apply(info: &[u8], stats: &mut ConnectionStats) {
     // An older kernel's structure is shorter: what it does not have is nothing.
     let number = |at: usize| {
-        let octets = info.get(at..at + 4).and_then(|octets| octets.try_into().ok());
-        u64::from(octets.map_or(0, u32::from_ne_bytes))
+        let bytes = info.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        u64::from(bytes.map_or(0, u32::from_ne_bytes))
     };
     let long = |at: usize| {
-        let octets = info.get(at..at + 8).and_then(|octets| octets.try_into().ok());
-        octets.map_or(0, u64::from_ne_bytes)
+        let bytes = info.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u64::from_ne_bytes)
     };
     let segment = number(16);
     stats.path_mtu = u16::try_from(segment).unwrap_or(u16::MAX);
@@ -115,7 +115,7 @@ fn apply(info: &[u8], stats: &mut ConnectionStats) {
     stats.packets_lost = number(100);
     stats.pacing_bps = match long(104) {
         u64::MAX => u64::MAX,
-        octets => octets.saturating_mul(8),
+        bytes => bytes.saturating_mul(8),
     };
     stats.packets_sent = number(136);
     stats.packets_received = number(140);

@@ -46,7 +46,7 @@ pub(crate) enum Output {
 
 /// All carriers of an endpoint behind one set of calls: those of [`bats_proto::Endpoint`].
 #[derive(Debug)]
-pub(crate) struct Carriers {
+pub(crate) struct Transports {
     packets: bats_proto::Endpoint,
     tcp: Tcp,
     udp: Udp,
@@ -54,7 +54,7 @@ pub(crate) struct Carriers {
     quic: Quic,
 }
 
-impl Carriers {
+impl Transports {
     pub(crate) fn new(
         packets: bats_proto::Endpoint,
         tcp: Tcp,
@@ -262,7 +262,7 @@ impl Carriers {
         }
     }
 
-    /// Octets that have arrived and that nobody has taken.
+    /// Bytes that have arrived and that nobody has taken.
     pub(crate) fn receive_buffer_bytes(&self, handle: Handle) -> usize {
         let held = |session: &bats_proto::stream::Session| session.receive_buffer_bytes();
         match handle {
@@ -335,7 +335,7 @@ impl Carriers {
         is_reliable && self.longest_datagram(handle).is_none()
     }
 
-    /// Octets of the longest message that may be sent now, where there is such a limit.
+    /// Bytes of the longest message that may be sent now, where there is such a limit.
     pub(crate) fn longest_message(&self, handle: Handle) -> Option<usize> {
         let of_peer = self.peer_limits(handle).map(|peer| peer.max_message_size);
         [of_peer, self.longest_datagram(handle)].into_iter().flatten().min()

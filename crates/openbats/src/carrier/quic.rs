@@ -37,10 +37,10 @@ const VERSION: u32 = 1;
 const BURST: usize = 32;
 /// Answers to strangers that wait for the driver; more are dropped, the stranger will ask again.
 const MAX_ANSWERS: usize = 64;
-/// Octets of a stream under way: 1 Gbit/s at 128 ms.
+/// Bytes of a stream under way: 1 Gbit/s at 128 ms.
 const WINDOW: u32 = 16 << 20;
 
-/// Octets of datagrams that QUIC holds: they are taken after each packet.
+/// Bytes of datagrams that QUIC holds: they are taken after each packet.
 const RECEIVED: usize = 256 << 10;
 
 /// What a server's connections have in common.
@@ -97,7 +97,7 @@ fn unusable(error: impl std::fmt::Display) -> ConnectError {
     ConnectError::Configuration(error.to_string())
 }
 
-/// Octets under way within a receiver's budget.
+/// Bytes under way within a receiver's budget.
 fn window(budget: usize) -> VarInt {
     u32::try_from(budget).unwrap_or(u32::MAX).clamp(1 << 16, WINDOW).into()
 }
@@ -289,9 +289,9 @@ impl Quic {
         id
     }
 
-    fn answer(&mut self, transmit: quinn_proto::Transmit, octets: Vec<u8>) {
+    fn answer(&mut self, transmit: quinn_proto::Transmit, bytes: Vec<u8>) {
         if self.answers.len() < MAX_ANSWERS {
-            self.answers.push_back((transmit, octets));
+            self.answers.push_back((transmit, bytes));
         } else {
             self.answers_dropped += 1;
         }
@@ -378,8 +378,8 @@ impl Quic {
     /// The next thing to be done.
     pub(super) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
         buffer.clear();
-        if let Some((transmit, octets)) = self.answers.pop_front() {
-            buffer.extend_from_slice(&octets[..transmit.size.min(octets.len())]);
+        if let Some((transmit, bytes)) = self.answers.pop_front() {
+            buffer.extend_from_slice(&bytes[..transmit.size.min(bytes.len())]);
             return Output::Transmit(translate(&transmit));
         }
         let at = self.clock.instant(now);
@@ -484,7 +484,7 @@ impl Quic {
         self.connections.get(&id)?.session.peer_limits()
     }
 
-    /// Octets of the longest datagram that passes now, if messages go as such.
+    /// Bytes of the longest datagram that passes now, if messages go as such.
     pub(super) fn longest_datagram(&self, id: u64) -> Option<usize> {
         let datagrams = self.connections.get(&id)?.datagrams.as_ref()?;
         Some(datagrams.longest().unwrap_or_default())
@@ -511,7 +511,7 @@ impl Quic {
         }
     }
 
-    /// Octets that have arrived and that nobody has taken.
+    /// Bytes that have arrived and that nobody has taken.
     pub(super) fn receive_buffer_bytes(&self, id: u64) -> usize {
         self.connections.get(&id).map_or(0, Connection::receive_buffer_bytes)
     }

@@ -21,11 +21,11 @@ use super::lost;
 use crate::driver::{Interest, Poller, SocketOptions, canonical};
 use crate::log_limit::LogLimit;
 
-/// Octets read at a time.
+/// Bytes read at a time.
 const READ: usize = 64 << 10;
 /// Reads of one connection before the others get their turn.
 const READS: usize = 8;
-/// Sealed octets that wait for the socket before more are sealed.
+/// Sealed bytes that wait for the socket before more are sealed.
 const WRITE: usize = 256 << 10;
 /// Connections taken in one turn.
 const ACCEPTS: usize = 64;
@@ -87,7 +87,7 @@ struct Connection {
     /// Counted among those whose handshake is not done.
     is_counted: bool,
     interest: Interest,
-    /// Sealed octets, those before `written` are gone.
+    /// Sealed bytes, those before `written` are gone.
     sealed: Vec<u8>,
     written: usize,
     goodbye: Goodbye,
@@ -104,7 +104,7 @@ impl Connection {
 
     fn break_off(&mut self, error: &io::Error) {
         self.is_broken = true;
-        let is_young = !self.secured.session().is_open() && self.secured.octets().0 == 0;
+        let is_young = !self.secured.session().is_open() && self.secured.bytes().0 == 0;
         match (is_young, error.kind()) {
             // Closed before a word: as good as a refusal.
             (true, ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof) => {
@@ -570,7 +570,7 @@ impl Tcp {
 
     pub(crate) fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
         let connection = self.connections.get(&id)?;
-        let (bytes_received, bytes_sent) = connection.secured.octets();
+        let (bytes_received, bytes_sent) = connection.secured.bytes();
         let stats = connection.secured.session().stats(now);
         let mut stats = ConnectionStats { bytes_received, bytes_sent, ..stats };
         #[cfg(target_os = "linux")]

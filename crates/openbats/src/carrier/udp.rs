@@ -16,19 +16,19 @@ use bats_proto::{
 };
 use bytes::Bytes;
 
-/// Octets that wait to be sent before a message is refused.
+/// Bytes that wait to be sent before a message is refused.
 const SEND_QUEUE: usize = 1 << 20;
-/// Octets of one peer that wait for the application; what comes beyond is lost.
+/// Bytes of one peer that wait for the application; what comes beyond is lost.
 const RECEIVE_QUEUE: usize = 8 << 20;
 /// The same of all peers together: anyone can pretend to be many.
 const RECEIVE_ALL: usize = 64 << 20;
-/// What a datagram counts in these beside its octets.
+/// What a datagram counts in these beside its bytes.
 const DATAGRAM_COST: usize = 64;
 /// Peers of a server: anyone can make one with a single datagram.
 const MAX_PEERS: usize = 4_096;
 /// The longest datagram of both IP families, where it may go in fragments.
 const LONGEST: usize = 65_507;
-/// Octets by which the header of IPv6 is longer.
+/// Bytes by which the header of IPv6 is longer.
 const IPV6_MORE: usize = 20;
 /// Longest deadline of a message.
 const MAX_DEADLINE: Duration = Duration::from_secs(3_600);
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_wait_up_to_the_queues_octets() {
+    fn messages_wait_up_to_the_queues_bytes() {
         let mut udp = Udp::new(None, true);
         let id = udp.connect(at(0), remote(1), &client()).unwrap();
         let message = Bytes::from(vec![0; (SEND_QUEUE / 32) - DATAGRAM_COST]);

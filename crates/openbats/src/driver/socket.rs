@@ -16,11 +16,11 @@ use crate::log_limit::LogLimit;
 
 /// Datagrams, or trains of datagrams joined by GRO, of one call.
 const RECEIVE_BATCH: usize = 16;
-/// Octets of a train: the kernel joins no more.
+/// Bytes of a train: the kernel joins no more.
 const TRAIN_BYTES: usize = 65_536;
 /// Bursts between two looks at what came in.
 const MAX_BURSTS: usize = 16;
-/// Octets of one burst.
+/// Bytes of one burst.
 const BURST_BYTES: usize = 65_000;
 /// Buffers asked of the system: at 10 Gbit/s this is 6 ms in which the thread may be held up.
 const SOCKET_BUFFER: usize = 8 << 20;
@@ -93,7 +93,7 @@ impl Socket {
     /// Takes one batch; `false` when nothing was there.
     pub(crate) fn receive(&self, buffers: &mut ReceiveBuffers) -> io::Result<bool> {
         let mut slices: [IoSliceMut<'_>; RECEIVE_BATCH] = {
-            let mut trains = buffers.octets.chunks_exact_mut(TRAIN_BYTES);
+            let mut trains = buffers.bytes.chunks_exact_mut(TRAIN_BYTES);
             std::array::from_fn(|_| IoSliceMut::new(trains.next().unwrap_or_default()))
         };
         let result = self.state.recv((&self.socket).into(), &mut slices, &mut buffers.metas);
@@ -110,8 +110,8 @@ impl Socket {
 
     /// Sends what is there; `false` when the system takes no more now.
     pub(crate) fn send(&self, bursts: &mut Bursts) -> io::Result<bool> {
-        while let Some((transmit, octets)) = bursts.front() {
-            match self.send_burst(&transmit, octets) {
+        while let Some((transmit, bytes)) = bursts.front() {
+            match self.send_burst(&transmit, bytes) {
                 Ok(()) => bursts.pop(),
                 Err((sent, error)) if error.kind() == io::ErrorKind::WouldBlock => {
                     bursts.consume(sent);
@@ -120,7 +120,7 @@ impl Socket {
                 Err((sent, error)) => {
                     // A datagram that the system refuses (too large for the interface, no route
                     // for the moment) is lost like one that the network drops.
-                    let consumed = (sent + transmit.segment_size).min(octets.len());
+                    let consumed = (sent + transmit.segment_size).min(bytes.len());
                     if let Some(others) = bursts.log.allow(bursts.clock.now()) {
                         let remote = transmit.remote;
                         tracing::debug!(%error, %remote, others, "datagram not sent");
@@ -133,14 +133,14 @@ impl Socket {
         Ok(true)
     }
 
-    /// On error: how many octets had left.
-    fn send_burst(&self, transmit: &Transmit, octets: &[u8]) -> Result<(), (usize, io::Error)> {
+    /// On error: how many bytes had left.
+    fn send_burst(&self, transmit: &Transmit, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
         // The system may have learnt meanwhile that the interface cannot do GSO.
         let step = transmit.segment_size * self.state.max_gso_segments().max(1);
         let mut sent = 0;
         // An empty datagram is one, too.
-        let empty = octets.is_empty().then_some(octets);
-        for contents in octets.chunks(step.max(1)).chain(empty) {
+        let empty = bytes.is_empty().then_some(bytes);
+        for contents in bytes.chunks(step.max(1)).chain(empty) {
             let datagrams = quinn_udp::Transmit {
                 destination: self.map(transmit.remote),
                 ecn: EcnCodepoint::from_bits(transmit.ecn),
@@ -248,7 +248,7 @@ fn is_transient(error: &io::Error) -> bool {
         })
 }
 
-/// `quinn-udp` 0.6 asks for time stamps, but for trains its control buffer is 16 octets too short
+/// `quinn-udp` 0.6 asks for time stamps, but for trains its control buffer is 16 bytes too short
 /// to hold them beside addresses and ECN bits, so that the ECN bits fall off. We use no stamps.
 fn disable_timestamps(socket: &UdpSocket) {
     #[cfg(target_os = "linux")]
@@ -281,7 +281,7 @@ fn enlarge_buffers(socket: &UdpSocket) {
 
 /// Memory for one batch of datagrams.
 pub(crate) struct ReceiveBuffers {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     metas: [RecvMeta; RECEIVE_BATCH],
     count: usize,
 }
@@ -289,7 +289,7 @@ pub(crate) struct ReceiveBuffers {
 impl ReceiveBuffers {
     pub(crate) fn new(_socket: &Socket) -> Self {
         Self {
-            octets: vec![0; RECEIVE_BATCH * TRAIN_BYTES],
+            bytes: vec![0; RECEIVE_BATCH * TRAIN_BYTES],
             metas: [RecvMeta::default(); RECEIVE_BATCH],
             count: 0,
         }
@@ -298,7 +298,7 @@ impl ReceiveBuffers {
     /// The datagrams of the batch, each once.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Received<'_>> {
         let count = std::mem::take(&mut self.count);
-        let trains = self.octets.chunks_exact_mut(TRAIN_BYTES);
+        let trains = self.bytes.chunks_exact_mut(TRAIN_BYTES);
         trains.zip(&self.metas[..count]).flat_map(|(train, meta)| {
             let (remote, local_ip) =
                 (canonical(meta.addr), meta.dst_ip.map(|ip| ip.to_canonical()));
@@ -315,7 +315,7 @@ impl ReceiveBuffers {
 /// Bursts on their way out, in order, in buffers that are used again and again.
 pub(crate) struct Bursts {
     buffers: Vec<(Vec<u8>, Option<Transmit>)>,
-    /// The first that is not sent, the octets of it that are, and the first that is free.
+    /// The first that is not sent, the bytes of it that are, and the first that is free.
     first: usize,
     consumed: usize,
     free: usize,
@@ -359,12 +359,12 @@ impl Bursts {
         self.consumed = 0;
     }
 
-    fn consume(&mut self, octets: usize) {
-        self.consumed += octets;
+    fn consume(&mut self, bytes: usize) {
+        self.consumed += bytes;
     }
 
     fn pop_if_empty(&mut self) {
-        if self.front().is_some_and(|(_, octets)| octets.is_empty()) {
+        if self.front().is_some_and(|(_, bytes)| bytes.is_empty()) {
             self.pop();
         }
     }
@@ -422,7 +422,7 @@ mod tests {
             };
             let mut bursts = Bursts::new();
             let buffer = bursts.room().unwrap();
-            (0..2_500u32).for_each(|octet| buffer.push(octet as u8));
+            (0..2_500u32).for_each(|byte| buffer.push(byte as u8));
             bursts.push(Transmit { remote: (ip, port).into(), ecn: 2, ..transmit(1_000, 2_500) });
             assert!(sender.send(&mut bursts).unwrap());
 
@@ -480,8 +480,8 @@ mod tests {
             assert!(sender.send(&mut bursts).unwrap());
             let mut found = Vec::new();
             for _ in 0..4 {
-                let mut octets = [0; 2_000];
-                let mut slices = [IoSliceMut::new(&mut octets)];
+                let mut bytes = [0; 2_000];
+                let mut slices = [IoSliceMut::new(&mut bytes)];
                 let mut space = nix::cmsg_space!(i32);
                 let received = recvmsg::<SockaddrStorage>(
                     receiver.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! The messages of a file transfer: one octet of type, then fields in big endian.
+//! The messages of a file transfer: one byte of type, then fields in big endian.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -10,7 +10,7 @@ const END: u8 = 3;
 const ABORT: u8 = 4;
 const VERDICT: u8 = 5;
 
-/// Octets of a name or text at most.
+/// Bytes of a name or text at most.
 const MAX_TEXT: usize = 1_024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +29,9 @@ pub(super) enum Message {
     Verdict(Result<(), String>),
 }
 
-/// An empty `DATA` message with room for `octets`; they are appended.
-pub(super) fn begin_data(octets: usize) -> BytesMut {
-    let mut message = BytesMut::with_capacity(1 + octets);
+/// An empty `DATA` message with room for `bytes`; they are appended.
+pub(super) fn begin_data(bytes: usize) -> BytesMut {
+    let mut message = BytesMut::with_capacity(1 + bytes);
     message.put_u8(DATA);
     message
 }
@@ -45,9 +45,9 @@ impl Message {
                 out.put_u64(*size);
                 out.put_slice(name.as_bytes());
             }
-            Self::Data(octets) => {
+            Self::Data(bytes) => {
                 out.put_u8(DATA);
-                out.put_slice(octets);
+                out.put_slice(bytes);
             }
             Self::End { hash } => {
                 out.put_u8(END);
@@ -68,29 +68,29 @@ impl Message {
         out.freeze()
     }
 
-    pub(super) fn decode(mut octets: Bytes) -> Result<Self, FileError> {
+    pub(super) fn decode(mut bytes: Bytes) -> Result<Self, FileError> {
         let wrong = FileError::Protocol;
-        if octets.is_empty() {
+        if bytes.is_empty() {
             return Err(wrong("empty message"));
         }
-        let kind = octets.split_to(1)[0];
+        let kind = bytes.split_to(1)[0];
         Ok(match kind {
             BEGIN => {
-                if octets.len() < 8 || octets.len() > 8 + MAX_TEXT {
+                if bytes.len() < 8 || bytes.len() > 8 + MAX_TEXT {
                     return Err(wrong("BEGIN of a wrong length"));
                 }
-                let size = octets.split_to(8).iter().fold(0, |size, &x| size << 8 | u64::from(x));
-                let name = std::str::from_utf8(&octets).map_err(|_| wrong("name is not UTF-8"))?;
+                let size = bytes.split_to(8).iter().fold(0, |size, &x| size << 8 | u64::from(x));
+                let name = std::str::from_utf8(&bytes).map_err(|_| wrong("name is not UTF-8"))?;
                 Self::Begin { size, name: name.to_owned() }
             }
-            DATA => Self::Data(octets),
+            DATA => Self::Data(bytes),
             END => Self::End {
-                hash: octets.as_ref().try_into().map_err(|_| wrong("END of a wrong length"))?,
+                hash: bytes.as_ref().try_into().map_err(|_| wrong("END of a wrong length"))?,
             },
-            ABORT => Self::Abort(text(&octets)),
-            VERDICT => match octets.first() {
-                Some(0) if octets.len() == 1 => Self::Verdict(Ok(())),
-                Some(1) => Self::Verdict(Err(text(&octets[1..]))),
+            ABORT => Self::Abort(text(&bytes)),
+            VERDICT => match bytes.first() {
+                Some(0) if bytes.len() == 1 => Self::Verdict(Ok(())),
+                Some(1) => Self::Verdict(Err(text(&bytes[1..]))),
                 _ => return Err(wrong("VERDICT that is none")),
             },
             _ => return Err(wrong("unknown message")),
@@ -99,8 +99,8 @@ impl Message {
 }
 
 /// Text of a peer, fit to be printed.
-pub(super) fn text(octets: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&octets[..octets.len().min(MAX_TEXT)]).into_owned();
+pub(super) fn text(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_TEXT)]).into_owned();
     text.chars().map(|char| if char.is_control() { '?' } else { char }).collect()
 }
 

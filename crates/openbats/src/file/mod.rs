@@ -24,7 +24,7 @@ pub use send::{SentFile, send};
 
 use crate::error::{RecvError, SendError};
 
-/// Octets of one `DATA` message.
+/// Bytes of one `DATA` message.
 const CHUNK: usize = 256 << 10;
 
 /// Why a file did not arrive.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::FileError;
 
-/// Octets of a name at most; what file systems allow.
+/// Bytes of a name at most; what file systems allow.
 const MAX_NAME: usize = 255;
 /// Room for the additions to a temporary file's name.
 pub(super) const MAX_WITH_SUFFIX: usize = MAX_NAME - 24;

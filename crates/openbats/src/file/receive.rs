@@ -12,7 +12,7 @@ use crate::connection::Connection;
 pub struct ReceivedFile {
     /// Where it is.
     pub path: PathBuf,
-    /// Octets.
+    /// Bytes.
     pub size: u64,
     /// BLAKE3 hash of the content.
     pub hash: [u8; 32],
@@ -40,15 +40,15 @@ impl Receiver {
         self
     }
 
-    /// Octets of a file at most.
+    /// Bytes of a file at most.
     #[must_use]
-    pub fn max_size(mut self, octets: u64) -> Self {
-        self.max_size = octets;
+    pub fn max_size(mut self, bytes: u64) -> Self {
+        self.max_size = bytes;
         self
     }
 
     /// Receives the next file, or `None` when the peer has finished. `progress` is told the name,
-    /// octets received and octets in all.
+    /// bytes received and bytes in all.
     ///
     /// After an error that is this side's or the file's, the peer has been told; the connection is
     /// of no use for more files then and should be closed once
@@ -98,13 +98,13 @@ impl Receiver {
                 return Err(FileError::Protocol("finished within a file"));
             };
             match Message::decode(message)? {
-                Message::Data(octets) => {
-                    received += octets.len() as u64;
+                Message::Data(bytes) => {
+                    received += bytes.len() as u64;
                     if received > size {
                         return Err(FileError::Protocol("more data than announced"));
                     }
-                    hasher.update(&octets);
-                    file.write(&octets)?;
+                    hasher.update(&bytes);
+                    file.write(&bytes)?;
                     progress(&name, received, size);
                 }
                 Message::End { hash } => {

@@ -15,14 +15,14 @@ use crate::error::SendError;
 /// A file that has arrived at the peer and was verified there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentFile {
-    /// Octets.
+    /// Bytes.
     pub size: u64,
     /// BLAKE3 hash of the content.
     pub hash: [u8; 32],
 }
 
-/// Sends a file; done when the peer has verified and stored it. `progress` is told octets handed
-/// to the connection and octets in all.
+/// Sends a file; done when the peer has verified and stored it. `progress` is told bytes handed
+/// to the connection and bytes in all.
 ///
 /// # Errors
 /// The file cannot be read or changes meanwhile, the peer refuses it, or the connection breaks.

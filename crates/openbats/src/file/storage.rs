@@ -45,8 +45,8 @@ impl Incoming {
         Ok(Self { file, temporary, target, is_committed: false })
     }
 
-    pub(super) fn write(&mut self, octets: &[u8]) -> Result<(), FileError> {
-        self.file.write_all(octets).map_err(|error| local("write", &self.target, error))
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        self.file.write_all(bytes).map_err(|error| local("write", &self.target, error))
     }
 
     /// Gives the whole file its name; it survives a crash of the system from here on.

@@ -8,7 +8,7 @@ use bats_code::rfc::{BatchCache, Decoder, Encoder, Field, InnerCode, Limits, Out
 use super::Scheme;
 use crate::measure::{Block, SYMBOL};
 
-/// Octets of batches that are kept: more than the largest block needs.
+/// Bytes of batches that are kept: more than the largest block needs.
 const CACHE: usize = 1 << 30;
 /// Batches in reserve, for blocks that need more packets than sources.
 const RESERVE: usize = 16;
@@ -28,7 +28,7 @@ pub struct Rfc9426 {
 impl Rfc9426 {
     /// The code for `count` symbols. A block always has padding, so that it takes a packet more.
     pub fn new(count: usize) -> Self {
-        let inner = InnerCode::new(16, Field::Octet).expect("a pair of the table");
+        let inner = InnerCode::new(16, Field::Byte).expect("a pair of the table");
         let code = OuterCode::recommended(count as u32 + 1, inner).expect("a number of 16 bits");
         let packet_len = inner.vector_len() + SYMBOL;
         Self {

@@ -1,6 +1,6 @@
 //! Random linear network coding over GF(256) of a whole block, not systematic: the sender makes as
 //! many coded packets as sources and repairs together, the receiver decodes all of them. Its pieces
-//! are an octet longer than the symbols, for the mark of the end that it adds.
+//! are a byte longer than the symbols, for the mark of the end that it adds.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;

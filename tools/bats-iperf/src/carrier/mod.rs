@@ -23,7 +23,7 @@ const SLOW: Duration = Duration::from_secs(3);
 const STALL: Duration = Duration::from_secs(10);
 /// How long a sender waits for the end of its data in all.
 const DRAIN: Duration = Duration::from_secs(60);
-/// Octets that may always wait in a connection.
+/// Bytes that may always wait in a connection.
 const MIN_BACKLOG: u64 = 256 << 10;
 
 /// What sockets of this side are bound to, where it is not left to the system.
@@ -226,8 +226,8 @@ impl Pipe {
         }
     }
 
-    /// Octets of messages that have come in, where the connection is one of OpenBATS.
-    pub(crate) fn octets_received(&self) -> Option<u64> {
+    /// Bytes of messages that have come in, where the connection is one of OpenBATS.
+    pub(crate) fn bytes_received(&self) -> Option<u64> {
         match self {
             Self::Bats { connection, .. } => Some(connection.stats().message_bytes_received),
             Self::Tcp(_) | Self::Udp(_) => None,
@@ -285,7 +285,7 @@ fn finish(connection: &Connection) -> Result<()> {
             (least, moved) = (waiting, now);
         }
         if now - moved > STALL || now > DRAIN {
-            bail!("{waiting} octets had not arrived after {:.0} s", now.as_secs_f64());
+            bail!("{waiting} bytes had not arrived after {:.0} s", now.as_secs_f64());
         }
     }
 }

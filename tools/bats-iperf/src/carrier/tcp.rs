@@ -1,4 +1,4 @@
-//! Messages over the kernel's TCP: four octets of length, then the message.
+//! Messages over the kernel's TCP: four bytes of length, then the message.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use crate::control::{Gathering, HELLO_LENGTH, Hello, PATIENCE};
 use crate::message::MAX_LENGTH;
 use crate::signals;
 
-/// Octets of one read.
+/// Bytes of one read.
 const READ: usize = 256 << 10;
 const LENGTH: usize = 4;
 /// How long one who connects may take to say which stream it is.
@@ -35,7 +35,7 @@ pub(crate) struct Pipe {
 
 #[derive(Debug)]
 struct Incoming {
-    octets: BytesMut,
+    bytes: BytesMut,
     buffer: Vec<u8>,
     has_ended: bool,
 }
@@ -47,8 +47,7 @@ impl Pipe {
         stream.set_read_timeout(Some(SLICE))?;
         stream.set_write_timeout(Some(SLICE))?;
         let addresses = (stream.local_addr()?, stream.peer_addr()?);
-        let incoming =
-            Incoming { octets: BytesMut::new(), buffer: vec![0; READ], has_ended: false };
+        let incoming = Incoming { bytes: BytesMut::new(), buffer: vec![0; READ], has_ended: false };
         Ok(Self {
             stream,
             addresses,
@@ -70,7 +69,7 @@ impl Pipe {
             let slices = [IoSlice::new(head), IoSlice::new(body)];
             match (&self.stream).write_vectored(&slices) {
                 Ok(0) => bail!("the TCP connection takes no more"),
-                Ok(octets) => (written, moved) = (written + octets, clock.elapsed()),
+                Ok(bytes) => (written, moved) = (written + bytes, clock.elapsed()),
                 Err(error) if is_pause(&error) => {
                     if signals::requested() {
                         bail!("interrupted");
@@ -96,18 +95,18 @@ impl Pipe {
                 return Ok(Received::Message(message));
             }
             if incoming.has_ended {
-                return match incoming.octets.is_empty() {
+                return match incoming.bytes.is_empty() {
                     true => Ok(Received::End),
                     false => bail!("the TCP connection ended within a message"),
                 };
             }
-            let Incoming { octets, buffer, has_ended } = &mut *incoming;
+            let Incoming { bytes, buffer, has_ended } = &mut *incoming;
             match (&self.stream).read(buffer) {
                 Ok(0) if self.is_closed.load(Ordering::Acquire) => {
                     bail!("the stream was given up")
                 }
                 Ok(0) => *has_ended = true,
-                Ok(count) => octets.extend_from_slice(&buffer[..count]),
+                Ok(count) => bytes.extend_from_slice(&buffer[..count]),
                 Err(error) if is_pause(&error) => {
                     if signals::requested() {
                         bail!("interrupted");
@@ -121,27 +120,27 @@ impl Pipe {
         }
     }
 
-    /// The first message, and not an octet more: who it is from is not known before.
+    /// The first message, and not a byte more: who it is from is not known before.
     fn greeting(&self, limit: Duration) -> Result<Hello> {
         let clock = Clock::start();
         let length = u32::try_from(HELLO_LENGTH).context("a hello is short")?.to_be_bytes();
-        let mut octets = [0; LENGTH + HELLO_LENGTH];
+        let mut bytes = [0; LENGTH + HELLO_LENGTH];
         let mut count = 0;
-        while count < octets.len() {
+        while count < bytes.len() {
             if clock.elapsed() >= limit || signals::requested() {
                 bail!("no greeting came");
             }
-            match (&self.stream).read(&mut octets[count..]) {
+            match (&self.stream).read(&mut bytes[count..]) {
                 Ok(0) => bail!("the TCP connection ended before its greeting"),
                 Ok(more) => count += more,
                 Err(error) if is_pause(&error) => {}
                 Err(error) => return Err(error).context("cannot receive over TCP"),
             }
-            if count >= LENGTH && octets[..LENGTH] != length {
+            if count >= LENGTH && bytes[..LENGTH] != length {
                 bail!("this is no greeting");
             }
         }
-        Hello::decode(&octets[LENGTH..]).context("this is no greeting")
+        Hello::decode(&bytes[LENGTH..]).context("this is no greeting")
     }
 
     /// The peer closes its direction when it has read the end of ours.
@@ -181,17 +180,17 @@ impl Pipe {
 
 impl Incoming {
     fn next(&mut self) -> Result<Option<Bytes>> {
-        let Some(head) = self.octets.first_chunk::<LENGTH>() else { return Ok(None) };
+        let Some(head) = self.bytes.first_chunk::<LENGTH>() else { return Ok(None) };
         let length = u32::from_be_bytes(*head);
         if length > MAX_LENGTH {
-            bail!("a message of {length} octets is too long");
+            bail!("a message of {length} bytes is too long");
         }
         let length = length as usize;
-        if self.octets.len() < LENGTH + length {
+        if self.bytes.len() < LENGTH + length {
             return Ok(None);
         }
-        self.octets.advance(LENGTH);
-        Ok(Some(self.octets.split_to(length).freeze()))
+        self.bytes.advance(LENGTH);
+        Ok(Some(self.bytes.split_to(length).freeze()))
     }
 }
 
@@ -308,8 +307,8 @@ mod tests {
     fn a_greeting_is_all_that_is_read_of_a_stranger() {
         let (near, far) = pair();
         let limit = Duration::from_millis(300);
-        let began = |octets: &[u8]| {
-            (&near.stream).write_all(octets).unwrap();
+        let began = |bytes: &[u8]| {
+            (&near.stream).write_all(bytes).unwrap();
             far.greeting(limit)
         };
         let hello = Hello { test: 5, stream: 3 };

@@ -12,9 +12,9 @@ use crate::clock::Clock;
 use crate::control::{Gathering, Hello};
 use crate::signals;
 
-/// Octets of a message at most: it should pass the usual link in one frame.
+/// Bytes of a message at most: it should pass the usual link in one frame.
 pub(crate) const MAX_MESSAGE: u32 = 1_448;
-/// Octets of a message at most in a datagram of IPv4.
+/// Bytes of a message at most in a datagram of IPv4.
 pub(crate) const LONGEST: u32 = 65_507;
 /// Before the count of the messages that were sent.
 const END: &[u8; 8] = b"BIPF-END";

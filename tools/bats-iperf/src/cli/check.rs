@@ -12,7 +12,7 @@ use super::{Existing, GoalName, Options, TransportMode};
 use crate::carrier::udp;
 use crate::control::Carrier;
 
-/// Octets in advance that a limited server takes at least.
+/// Bytes in advance that a limited server takes at least.
 const LEAST_BUDGET: usize = 4 << 20;
 
 /// What streams send in modes without congestion control where no rate was asked for, as with UDP in
@@ -68,7 +68,7 @@ const NOT_WITH_FILES: [&str; 4] = ["bytes", "blockcount", "omit", "length"];
 /// Options of iperf3 that ask for what is so anyway.
 const ALWAYS_SO: [(&str, &str); 4] = [
     ("udp_counters_64bit", "all counters have 64 bits"),
-    ("repeating_payload", "all messages are filled with one octet"),
+    ("repeating_payload", "all messages are filled with one byte"),
     ("no_delay", "nothing waits for more data to come"),
     ("zerocopy", "datagrams leave in batches as they are made"),
 ];
@@ -265,7 +265,7 @@ fn check_udp(options: &Options, has_rate: bool) -> Result<(), clap::Error> {
     }
     if options.length.is_some_and(|length| length > udp::LONGEST) {
         let longest = udp::LONGEST;
-        return Err(wrong(&format!("a datagram has at most {longest} octets: no --length beyond")));
+        return Err(wrong(&format!("a datagram has at most {longest} bytes: no --length beyond")));
     }
     if options.cport.is_some() {
         return Err(wrong("in mode 11 (udp) each stream has a port of its own: no --cport"));

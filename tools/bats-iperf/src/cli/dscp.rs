@@ -37,12 +37,12 @@ pub(super) fn parse_dscp(text: &str) -> Result<u8, String> {
         .ok_or_else(|| format!("'{text}' is no DSCP: say for example ef, af21, cs1 or 0 to 63"))
 }
 
-/// The code point in a whole octet of the header, whose lower two bits are ECN's.
+/// The code point in a whole byte of the header, whose lower two bits are ECN's.
 pub(super) fn parse_tos(text: &str) -> Result<u8, String> {
-    match number(&text.to_ascii_lowercase()).and_then(|octet| u8::try_from(octet).ok()) {
-        Some(octet) if octet & 3 == 0 => Ok(octet >> 2),
-        Some(octet) => {
-            Err(format!("the lower two bits of {octet} are ECN's, which each packet sets"))
+    match number(&text.to_ascii_lowercase()).and_then(|byte| u8::try_from(byte).ok()) {
+        Some(byte) if byte & 3 == 0 => Ok(byte >> 2),
+        Some(byte) => {
+            Err(format!("the lower two bits of {byte} are ECN's, which each packet sets"))
         }
         None => Err(format!("'{text}' is no type of service: 0 to 252, or --dscp with a name")),
     }

@@ -6,7 +6,7 @@ use bats_netem::{Jitter, LinkConfig, Loss};
 
 use crate::units::{parse_bytes, parse_rate, parse_share, parse_time};
 
-/// Octets of headers below UDP: IPv4 and Ethernet.
+/// Bytes of headers below UDP: IPv4 and Ethernet.
 const FRAME_OVERHEAD: usize = 42;
 /// The shortest queue where none was asked for.
 const MIN_QUEUE: usize = 100_000;

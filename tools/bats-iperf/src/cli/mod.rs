@@ -88,15 +88,15 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DSCP", value_parser = dscp::parse_dscp, conflicts_with = "tos")]
     pub(crate) dscp: Option<u8>,
 
-    /// The same as --dscp, given as the whole octet of the header: 184 for ef.
-    #[arg(short = 'S', long, value_name = "OCTET", value_parser = dscp::parse_tos)]
+    /// The same as --dscp, given as the whole byte of the header: 184 for ef.
+    #[arg(short = 'S', long, value_name = "BYTE", value_parser = dscp::parse_tos)]
     pub(crate) tos: Option<u8>,
 
     /// Run on this processor only, 0 for the first.
     #[arg(short = 'A', long, value_name = "CPU", value_parser = clap::value_parser!(u16).range(..1_024))]
     pub(crate) affinity: Option<u16>,
 
-    /// Units of all rates and sizes in the report: k, m, g, t for bits, K, M, G, T for octets. Without
+    /// Units of all rates and sizes in the report: k, m, g, t for bits, K, M, G, T for bytes. Without
     /// it each figure has one that fits.
     #[arg(long, value_name = "UNIT", value_parser = crate::units::parse_format)]
     pub(crate) format: Option<Format>,
@@ -206,9 +206,9 @@ pub(crate) struct Options {
           help_heading = CLIENT)]
     pub(crate) time: Duration,
 
-    /// End the test when all streams together have sent this many octets, instead of after a
+    /// End the test when all streams together have sent this many bytes, instead of after a
     /// time.
-    #[arg(short = 'n', long, value_name = "OCTETS", value_parser = parse_bytes,
+    #[arg(short = 'n', long, value_name = "BYTES", value_parser = parse_bytes,
           conflicts_with_all = ["time", "blockcount"], help_heading = CLIENT)]
     pub(crate) bytes: Option<u64>,
 
@@ -242,9 +242,9 @@ pub(crate) struct Options {
           value_parser = parse_rate, help_heading = CLIENT)]
     pub(crate) bandwidth: u64,
 
-    /// Octets of a message in a throughput test, from 64 to 16777216; without it 65536, less where
+    /// Bytes of a message in a throughput test, from 64 to 16777216; without it 65536, less where
     /// -b is small.
-    #[arg(long, value_name = "OCTETS", value_parser = parse_length, help_heading = CLIENT)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_length, help_heading = CLIENT)]
     pub(crate) length: Option<u32>,
 
     /// Measure one-way and round-trip times of messages and print percentiles. Times count from
@@ -261,7 +261,7 @@ pub(crate) struct Options {
 
     /// Put an emulated link between the client and its socket, for the data in either direction:
     /// loss=5%, burst=4 (mean packets of a loss burst), delay=50ms (one way), jitter=5ms,
-    /// reorder, rate=100M, queue=200k (octets), duplicate=1%, corrupt=1%, mtu=1400, seed=7.
+    /// reorder, rate=100M, queue=200k (bytes), duplicate=1%, corrupt=1%, mtu=1400, seed=7.
     #[arg(long, value_name = "LINK", value_parser = emulation::parse, help_heading = CLIENT)]
     pub(crate) emulate: Option<Emulation>,
 

@@ -17,7 +17,7 @@ pub(super) fn name(carrier: Carrier) -> &'static str {
     }
 }
 
-/// What arrived in one direction: octets, seconds and share lost.
+/// What arrived in one direction: bytes, seconds and share lost.
 struct Arrived {
     bits_per_second: f64,
     lost_percent: f64,

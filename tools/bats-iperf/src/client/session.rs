@@ -18,7 +18,7 @@ use crate::emulator::Relay;
 use crate::latency::clock_offset;
 use crate::sending::Sending;
 
-/// Octets of files under way on a stream: enough for 1 Gbit/s over 250 ms, and little enough that
+/// Bytes of files under way on a stream: enough for 1 Gbit/s over 250 ms, and little enough that
 /// progress shows what has arrived.
 const FILES_BUDGET: usize = 32 << 20;
 /// Exchanges to compare the clocks.

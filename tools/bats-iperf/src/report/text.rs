@@ -464,9 +464,9 @@ mod tests {
     fn verbose_lines_have_as_many_columns_as_their_header() {
         /// Where each column ends; a unit stands a blank behind its figure.
         fn columns(line: &str) -> Vec<usize> {
-            let octets = line.as_bytes();
+            let bytes = line.as_bytes();
             let ends = |&place: &usize| {
-                octets[place] != b' ' && octets.get(place + 1).is_none_or(|next| *next == b' ')
+                bytes[place] != b' ' && bytes.get(place + 1).is_none_or(|next| *next == b' ')
             };
             let has_unit = |end: usize| {
                 [" ms", " MBytes"].iter().any(|unit| line[end + 1..].starts_with(unit))

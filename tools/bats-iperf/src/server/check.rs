@@ -73,7 +73,7 @@ pub(super) fn check(request: &Request, options: &Options) -> Result<(), String> 
     if let Some(limit) = options.server_bitrate_limit {
         let longest = options.transport().receive_budget / 2;
         if work.length as usize > longest {
-            return Err(format!("this server takes messages of at most {longest} octets"));
+            return Err(format!("this server takes messages of at most {longest} bytes"));
         }
         let asked = work.bandwidth.saturating_mul(request.all_streams().into());
         if asked == 0 || asked > limit {

@@ -34,7 +34,7 @@ const MAX_CONNECTIONS: usize = registry::MAX_STREAMS + registry::MAX_STRANGERS +
 const SPARE: usize = 64;
 /// How long one who connects may take to say what for.
 const GREETING: Duration = Duration::from_secs(10);
-/// Octets that it may have sent until then: a request, or a hello and a few that repeat it.
+/// Bytes that it may have sent until then: a request, or a hello and a few that repeat it.
 const STRANGER_BUDGET: usize = 64 << 10;
 /// How often a server that waits for its end looks for it.
 const SLICE: Duration = Duration::from_millis(20);

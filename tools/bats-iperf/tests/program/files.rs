@@ -260,8 +260,8 @@ fn a_file_of_more_than_four_gibibytes_keeps_its_places() {
     let places = [0, (1 << 31) - 3, (1 << 32) - 3, (1 << 32) + 4_194_301, size - 7];
     let file = fs::File::create(scratch.0.join("sparse")).unwrap();
     file.set_len(size).unwrap();
-    for (place, octet) in places.into_iter().zip(1_u8..) {
-        file.write_all_at(&[octet; 7], place).unwrap();
+    for (place, byte) in places.into_iter().zip(1_u8..) {
+        file.write_all_at(&[byte; 7], place).unwrap();
     }
     let port = free_port();
     let server = Server::start(port, &["-1", "--directory", &scratch.path("in")]);
@@ -275,10 +275,10 @@ fn a_file_of_more_than_four_gibibytes_keeps_its_places() {
     let stored = fs::File::open(scratch.path("in/sparse")).unwrap();
     assert_eq!(stored.metadata().unwrap().len(), size);
     assert!(stored.metadata().unwrap().blocks() * 512 < 64 << 20, "holes stay holes");
-    for (place, octet) in places.into_iter().zip(1_u8..) {
+    for (place, byte) in places.into_iter().zip(1_u8..) {
         let (mut there, mut before) = ([0; 7], [9; 1]);
         stored.read_exact_at(&mut there, place).unwrap();
-        assert_eq!(there, [octet; 7], "{place}");
+        assert_eq!(there, [byte; 7], "{place}");
         if place > 0 {
             stored.read_exact_at(&mut before, place - 1).unwrap();
             assert_eq!(before, [0], "{place}");

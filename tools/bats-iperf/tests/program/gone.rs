@@ -34,9 +34,9 @@ fn accepted(attacker: &Attacker, request: &str) -> (Connection, [u8; 24], Vec<u1
     let test = accept["test"].as_u64().unwrap();
     let ports = serde_json::from_value(accept["ports"].clone()).unwrap();
     let hello = [&16_u32.to_be_bytes()[..], b"BIPRF2", &test.to_be_bytes(), &[0, 0]].concat();
-    let mut octets = [0; 24];
-    octets[..20].copy_from_slice(&hello);
-    (control, octets, ports)
+    let mut bytes = [0; 24];
+    bytes[..20].copy_from_slice(&hello);
+    (control, bytes, ports)
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn places_of_clients_that_have_gone_are_free_again() {
     let attacker = Attacker::new(port);
     let mut streams = Vec::new();
     let mut controls = Vec::new();
-    // By time, by octets, without a limit of the rate over a path that is full.
+    // By time, by bytes, without a limit of the rate over a path that is full.
     for change in [(r#""bytes":0"#, r#""bytes":0"#), (r#""bytes":0"#, r#""bytes":1000000000"#)] {
         for _ in 0..PLACES / 2 - 1 {
             let (control, data) = attacker.join(&endless(change));

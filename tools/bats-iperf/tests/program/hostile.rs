@@ -133,7 +133,7 @@ fn fuzzed_signalling_ends_no_server() {
         assert!(REQUEST.contains(from));
         attacker.is_refused(REQUEST.replace(from, to), to);
     }
-    // Octets changed at random, cut short, doubled; and sequences out of turn.
+    // Bytes changed at random, cut short, doubled; and sequences out of turn.
     for seed in 0..60 {
         // Some are still right: a test of seven seconds instead of one. Any answer will do.
         let _ = attacker.say(spoilt(REQUEST, seed));

@@ -21,13 +21,13 @@ pub(crate) fn check(definition: &str, value: &Value) {
     assert!(errors.is_empty(), "{definition}: {errors:#?}\n{value:#}");
 }
 
-pub(crate) fn document(octets: &[u8]) -> Value {
-    serde_json::from_slice(octets).unwrap_or_else(|error| panic!("{error}: {}", text(octets)))
+pub(crate) fn document(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap_or_else(|error| panic!("{error}: {}", text(bytes)))
 }
 
 /// The names of a stream's events, each checked.
-pub(crate) fn events(octets: &[u8]) -> Vec<(String, Value)> {
-    let events = text(octets).lines().map(|line| document(line.as_bytes())).collect::<Vec<_>>();
+pub(crate) fn events(bytes: &[u8]) -> Vec<(String, Value)> {
+    let events = text(bytes).lines().map(|line| document(line.as_bytes())).collect::<Vec<_>>();
     events
         .into_iter()
         .map(|mut event| {

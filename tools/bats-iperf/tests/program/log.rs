@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::support::{Scratch, Server, client, eventually, free_port, signal, text};
 
-/// One line's figures: octets, bits a second, jitter in milliseconds, lost and total, per cent.
+/// One line's figures: bytes, bits a second, jitter in milliseconds, lost and total, per cent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Figures {
     bytes: f64,

@@ -24,7 +24,7 @@ fn both_directions_run_at_once_with_sums_of_their_own() {
 }
 
 #[test]
-fn octets_and_messages_end_a_test_exactly() {
+fn bytes_and_messages_end_a_test_exactly() {
     let (report, _) = run(&[], &["-n", "5M", "-P", "3", "--length", "10k"]);
     assert_eq!(report["end"]["sum_received"]["bytes"], 5_000_000);
     assert_eq!(report["end"]["sum_sent"]["bytes"], 5_000_000);
@@ -45,7 +45,7 @@ fn the_omitted_beginning_does_not_count() {
     assert!(omitted[0] && omitted[1] && !omitted[omitted.len() - 1], "{omitted:?}");
     let sum = &report["end"]["sum_sent"];
     assert!(sum["seconds"].as_f64().unwrap() < 0.7, "{sum}");
-    // 0.6 s at 1,000,000 octets a second.
+    // 0.6 s at 1,000,000 bytes a second.
     let bytes = sum["bytes"].as_u64().unwrap();
     assert!(bytes < 720_000, "{bytes}");
     assert_eq!(report["end"]["sum_received"]["bytes"], bytes);
@@ -462,8 +462,8 @@ fn first_mark(options: &[&str]) -> u8 {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let mut octets = [0; 2_000];
-    let mut slices = [std::io::IoSliceMut::new(&mut octets)];
+    let mut bytes = [0; 2_000];
+    let mut slices = [std::io::IoSliceMut::new(&mut bytes)];
     let mut space = nix::cmsg_space!(i32);
     let received = recvmsg::<SockaddrStorage>(
         socket.as_raw_fd(),

@@ -118,8 +118,8 @@ pub(crate) fn run(server: &[&str], options: &[&str]) -> (Value, String) {
     (serde_json::from_slice(&output.stdout).unwrap(), report)
 }
 
-pub(crate) fn text(octets: &[u8]) -> String {
-    String::from_utf8_lossy(octets).into_owned()
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// A directory that goes away.
@@ -168,7 +168,7 @@ pub(crate) fn skipped(test: &str, why: &str) {
     std::io::stderr().write_all(words.as_bytes()).unwrap();
 }
 
-/// Octets without a pattern.
+/// Bytes without a pattern.
 pub(crate) fn noise(size: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     (0..size)

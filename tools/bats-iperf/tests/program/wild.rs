@@ -76,16 +76,16 @@ impl Stream {
     }
 
     /// Whatever becomes of it.
-    fn send(&self, octets: &[u8]) {
+    fn send(&self, bytes: &[u8]) {
         match self {
-            Self::Bats(connection) => drop(connection.try_send(octets.to_vec())),
-            Self::Udp(socket) => drop(socket.send(octets)),
-            Self::Tcp(stream) => drop(std::io::Write::write_all(&mut &*stream, octets)),
+            Self::Bats(connection) => drop(connection.try_send(bytes.to_vec())),
+            Self::Udp(socket) => drop(socket.send(bytes)),
+            Self::Tcp(stream) => drop(std::io::Write::write_all(&mut &*stream, bytes)),
         }
     }
 }
 
-/// A message with an octet changed, cut short, doubled or more of it.
+/// A message with a byte changed, cut short, doubled or more of it.
 pub(crate) fn spoilt(message: &str, seed: u64) -> Vec<u8> {
     let noise = noise(4, seed);
     let mut message = message.as_bytes().to_vec();
@@ -101,15 +101,15 @@ pub(crate) fn spoilt(message: &str, seed: u64) -> Vec<u8> {
 
 /// What a data stream may bring: nothing of it is right.
 fn garbage(seed: u64) -> Vec<u8> {
-    let mut octets = noise(20 + 300 * (seed % 4) as usize, seed);
+    let mut bytes = noise(20 + 300 * (seed % 4) as usize, seed);
     match seed % 3 {
         // A head of a message, of an echo.
-        0 => octets[..4].copy_from_slice(b"BIPF"),
-        1 => octets[..4].copy_from_slice(b"BIPE"),
+        0 => bytes[..4].copy_from_slice(b"BIPF"),
+        1 => bytes[..4].copy_from_slice(b"BIPE"),
         // Types that a transfer of files knows.
-        _ => octets[0] = 16 + octets[0] % 6,
+        _ => bytes[0] = 16 + bytes[0] % 6,
     }
-    octets
+    bytes
 }
 
 const SUMMARY: &str = r#"{"summary":{"streams":[],"processor":{"total":0.0,"user":0.0,"system":0.0},"one_way":null,"round_trip":null,"sending":null}}"#;

@@ -11,7 +11,7 @@ use crate::settings::{Direction, Link, Loss};
 use crate::state::{Home, Lab};
 use crate::topology::{self, End};
 
-/// Octets that the token bucket lets through at once, at the least: a full frame.
+/// Bytes that the token bucket lets through at once, at the least: a full frame.
 const LEAST_BURST: u64 = 1_600;
 
 /// A command line.

@@ -301,10 +301,10 @@ pub(crate) struct LinkSpec {
     /// Packets that arrive twice: `1%`.
     #[schemars(with = "Option<Text>")]
     pub(crate) duplicate: Option<Spanned<Text>>,
-    /// Packets that arrive with an octet changed: `0.1%`.
+    /// Packets that arrive with a byte changed: `0.1%`.
     #[schemars(with = "Option<Text>")]
     pub(crate) corrupt: Option<Spanned<Text>>,
-    /// Queue before the link: `1bdp`, `250k`, `4M` (octets).
+    /// Queue before the link: `1bdp`, `250k`, `4M` (bytes).
     #[schemars(with = "Option<Text>")]
     pub(crate) queue: Option<Spanned<Text>>,
     /// Nothing passes.
@@ -452,7 +452,7 @@ pub(crate) struct ToolSpec {
     /// `rtt`, `ping`: messages; 1 measures the first of 15 connections.
     #[schemars(with = "Option<u32>")]
     pub(crate) packet_count: Option<Spanned<u32>>,
-    /// `rtt`, `ping`: octets of a message.
+    /// `rtt`, `ping`: bytes of a message.
     #[schemars(with = "Option<u32>")]
     pub(crate) packet_size: Option<Spanned<u32>>,
     /// `scp`: MB of the file.

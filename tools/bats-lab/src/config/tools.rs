@@ -43,13 +43,13 @@ pub(crate) fn tool(
             word if word.starts_with("rtt") => {
                 let count = (f64::from(intervals)).clamp(1.0, 1e6) as u32;
                 let count = within(source, &spec.packet_count, count, 1, 10_000_000, "messages")?;
-                let size = within(source, &spec.packet_size, 512, 16, 60_000, "octets")?;
+                let size = within(source, &spec.packet_size, 512, 16, 60_000, "bytes")?;
                 (ToolKind::Rtt { count, size }, &["packet_count", "packet_size", "packet_type"])
             }
             "ping" => {
                 let count =
                     within(source, &spec.packet_count, intervals, 1, 10_000_000, "datagrams")?;
-                let size = within(source, &spec.packet_size, 56, 16, 1472, "octets")?;
+                let size = within(source, &spec.packet_size, 56, 16, 1472, "bytes")?;
                 (ToolKind::Ping { count, size }, &["packet_count", "packet_size"])
             }
             "scp" => {

@@ -70,7 +70,7 @@ pub(super) fn run(stage: &Stage, iperf: &Path) -> Result<Run> {
 ///
 /// # Errors
 /// Where it did not arrive as it was.
-pub(super) fn send_file(stage: &Stage, iperf: &Path, path: &Path, octets: u64) -> Result<FileRun> {
+pub(super) fn send_file(stage: &Stage, iperf: &Path, path: &Path, bytes: u64) -> Result<FileRun> {
     let to = topology::address(1, End::Right).to_string();
     let file = path.to_string_lossy();
     let incoming = stage.scratch("incoming");
@@ -85,7 +85,7 @@ pub(super) fn send_file(stage: &Stage, iperf: &Path, path: &Path, octets: u64) -
         pair::run(stage, "the file over BRTP", &server, &client, Duration::from_secs(600))?;
     let _ = std::fs::remove_dir_all(&incoming);
     Ok(FileRun {
-        bytes: octets,
+        bytes: bytes,
         seconds: outcome.time.as_secs_f64(),
         processors: outcome.processors,
     })

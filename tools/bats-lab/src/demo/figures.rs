@@ -8,7 +8,7 @@ use crate::settings::Link;
 use crate::text;
 use crate::units::megabits;
 
-/// Octets that pass in one interval.
+/// Bytes that pass in one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
     /// Seconds from the start of the connection.
@@ -138,7 +138,7 @@ impl Figures {
         (if end > 7.0 { 5.0 } else { end / 2.0 }, end)
     }
 
-    /// What UDP payload can carry in frames of 1514 octets, towards `b`.
+    /// What UDP payload can carry in frames of 1514 bytes, towards `b`.
     pub(super) fn limit(&self) -> f64 {
         let forward = &self.link.forward;
         (1.0 - forward.loss.mean()) * forward.rate as f64 * 1472.0 / 1514.0

@@ -182,7 +182,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Octets that the link has handed to `b`.
+    /// Bytes that the link has handed to `b`.
     fn passed(&self) -> Result<u64> {
         let hops = lab::report(&self.own.home, &self.own.lab)
             .context("the emulator of the demo has died")?;
@@ -191,7 +191,7 @@ impl Stage {
 }
 
 fn send_file(stage: &Stage, iperf: &Path, mib: u64) -> Result<FileRun> {
-    stage.say(&format!("a file of {mib} MiB of random octets over BRTP, verified at the far end"));
+    stage.say(&format!("a file of {mib} MiB of random bytes over BRTP, verified at the far end"));
     let path = stage.scratch("file");
     write_random(&path, mib << 20)
         .with_context(|| format!("cannot write a file of {mib} MiB at {}", path.display()))?;
@@ -205,16 +205,16 @@ fn send_file(stage: &Stage, iperf: &Path, mib: u64) -> Result<FileRun> {
     Ok(run)
 }
 
-fn write_random(path: &Path, mut octets: u64) -> std::io::Result<()> {
+fn write_random(path: &Path, mut bytes: u64) -> std::io::Result<()> {
     let mut random = File::open("/dev/urandom")?;
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut block = vec![0; 1 << 20];
-    while octets > 0 {
+    while bytes > 0 {
         interrupt::check().map_err(std::io::Error::other)?;
-        let count = octets.min(block.len() as u64) as usize;
+        let count = bytes.min(block.len() as u64) as usize;
         std::io::Read::read_exact(&mut random, &mut block[..count])?;
         file.write_all(&block[..count])?;
-        octets -= count as u64;
+        bytes -= count as u64;
     }
     file.flush()
 }

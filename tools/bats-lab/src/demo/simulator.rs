@@ -19,7 +19,7 @@ const SEED: u64 = 1;
 const FILE_PATIENCE: u64 = 3_600;
 
 /// Runs BRTP over `link` in the simulator: a file of `file_mib` MiB if that is not 0, of which every
-/// octet is compared with what was sent, then as much as goes for `seconds`.
+/// byte is compared with what was sent, then as much as goes for `seconds`.
 ///
 /// # Errors
 /// Where no connection comes about, or the file does not get through.

@@ -45,7 +45,7 @@ getsockopt_impl!(
 /// A frame that has arrived in one of the buffers given to [`Port::receive`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    /// Octets of the frame.
+    /// Bytes of the frame.
     pub(crate) length: usize,
     /// When the kernel saw it, since the epoch of the real-time clock.
     pub(crate) at: Option<Duration>,

@@ -9,11 +9,11 @@ use crate::settings::Link;
 pub(crate) struct DirectionReport {
     /// Frames that came from the sending host.
     pub(crate) frames_in: u64,
-    /// Octets of these.
+    /// Bytes of these.
     pub(crate) bytes_in: u64,
     /// Frames handed to the receiving host.
     pub(crate) frames_out: u64,
-    /// Octets of these.
+    /// Bytes of these.
     pub(crate) bytes_out: u64,
     /// Frames lost as asked for, black hole included.
     pub(crate) lost: u64,
@@ -28,7 +28,7 @@ pub(crate) struct DirectionReport {
     /// Frames that the emulator itself lost: its socket was full, or the kernel refused them.
     /// Anything but 0 falsifies the emulation.
     pub(crate) emulator_drops: u64,
-    /// Octets that wait in the queue.
+    /// Bytes that wait in the queue.
     pub(crate) queued: u64,
     /// The latest delivery, in microseconds behind its time.
     pub(crate) latest_us: u64,

@@ -6,7 +6,7 @@ use bats_types::Timestamp;
 use super::report::DirectionReport;
 use crate::settings::{self, Direction};
 
-/// Octets of an Ethernet header.
+/// Bytes of an Ethernet header.
 pub(crate) const ETHERNET: usize = 14;
 
 /// Most frames on their way, 1.5 GiB of full ones. A link without limit of rate must not take
@@ -22,11 +22,11 @@ pub(crate) struct Frame {
 
 impl Frame {
     /// A frame in a buffer of its own size.
-    pub(crate) fn copied(octets: &[u8]) -> Self {
-        Self { buffer: octets.to_vec(), length: octets.len() }
+    pub(crate) fn copied(bytes: &[u8]) -> Self {
+        Self { buffer: bytes.to_vec(), length: bytes.len() }
     }
 
-    /// The first `length` octets of `buffer`.
+    /// The first `length` bytes of `buffer`.
     pub(crate) fn whole(buffer: Vec<u8>, length: usize) -> Self {
         let length = length.min(buffer.len());
         Self { buffer, length }
@@ -49,8 +49,8 @@ impl Payload for Frame {
     }
 
     fn corrupt(&mut self, at: usize, flip: u8) {
-        if let Some(octet) = self.buffer[..self.length].get_mut(at) {
-            *octet ^= flip;
+        if let Some(byte) = self.buffer[..self.length].get_mut(at) {
+            *byte ^= flip;
         }
     }
 

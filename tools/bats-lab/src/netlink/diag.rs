@@ -20,17 +20,17 @@ const ANSWER: usize = 72;
 pub(crate) struct TcpState {
     /// The port of the other side.
     pub(crate) remote_port: u16,
-    /// Congestion window in octets.
+    /// Congestion window in bytes.
     pub(crate) cwnd: u64,
     /// Smoothed round-trip time in microseconds.
     pub(crate) rtt_us: u32,
-    /// Octets a second.
+    /// Bytes a second.
     pub(crate) pacing_rate: u64,
-    /// Octets a second, the last sample.
+    /// Bytes a second, the last sample.
     pub(crate) delivery_rate: u64,
     /// Segments sent again since the start.
     pub(crate) retransmissions: u32,
-    /// Octets acknowledged since the start.
+    /// Bytes acknowledged since the start.
     pub(crate) acknowledged: u64,
 }
 
@@ -59,13 +59,13 @@ impl TcpStates {
 
 fn state(answer: &[u8]) -> Option<TcpState> {
     let attributes = answer.get(ANSWER..)?;
-    // Behind four octets of family, state, timer and retransmissions: the ports in network order.
+    // Behind four bytes of family, state, timer and retransmissions: the ports in network order.
     let remote_port = u16::from_be_bytes([*answer.get(6)?, *answer.get(7)?]);
     let info = find_attribute(attributes, INET_DIAG_INFO)?;
     let long = |at: usize| {
         // An older kernel's structure is shorter: what it does not have is nothing.
         info.get(at..at + 8)
-            .map_or(0, |octets| octets.try_into().map(u64::from_ne_bytes).unwrap_or_default())
+            .map_or(0, |bytes| bytes.try_into().map(u64::from_ne_bytes).unwrap_or_default())
     };
     let number = |at: usize| word(info, at).ok();
     Some(TcpState {
@@ -96,10 +96,10 @@ mod tests {
         near.shutdown(std::net::Shutdown::Write).unwrap();
         // The far side's end keeps the near one from the established state no longer than it takes
         // to read.
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         far.write_all(&[1; 5_000]).unwrap();
-        far.read_to_end(&mut octets).unwrap();
-        assert_eq!(octets.len(), 100_000);
+        far.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes.len(), 100_000);
         let mut states = TcpStates::open().unwrap();
         let near_port = near.local_addr().unwrap().port();
         let all = states.all().unwrap();

@@ -50,7 +50,7 @@ impl Message {
     }
 
     fn attribute(&mut self, kind: u16, value: &[u8]) -> &mut Self {
-        // Values are names, addresses and numbers of a few octets: the length fits.
+        // Values are names, addresses and numbers of a few bytes: the length fits.
         let length = (value.len() + 4) as u16;
         self.bytes.extend_from_slice(&length.to_ne_bytes());
         self.bytes.extend_from_slice(&kind.to_ne_bytes());

@@ -50,7 +50,7 @@ fn link_header(flags: u32) -> [u8; 16] {
     header
 }
 
-fn octets(address: IpAddr) -> Vec<u8> {
+fn bytes(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
@@ -111,8 +111,8 @@ pub(crate) fn add_address(
     let mut header = [family(address), prefix, IFA_F_NODAD, 0, 0, 0, 0, 0];
     header[4..8].copy_from_slice(&interface.to_ne_bytes());
     let mut message = Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL);
-    let octets = octets(address);
-    message.fixed(&header).attribute(IFA_LOCAL, &octets).attribute(IFA_ADDRESS, &octets);
+    let bytes = bytes(address);
+    message.fixed(&header).attribute(IFA_LOCAL, &bytes).attribute(IFA_ADDRESS, &bytes);
     socket.request(&mut message).map(drop)
 }
 
@@ -140,8 +140,8 @@ pub(crate) fn add_route(
     let mut message = Message::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL);
     message
         .fixed(&header)
-        .attribute(RTA_DST, &octets(destination))
-        .attribute(RTA_GATEWAY, &octets(gateway));
+        .attribute(RTA_DST, &bytes(destination))
+        .attribute(RTA_GATEWAY, &bytes(gateway));
     socket.request(&mut message).map(drop)
 }
 
@@ -158,6 +158,6 @@ pub(crate) fn add_neighbour(
     header[4..8].copy_from_slice(&interface.to_ne_bytes());
     header[8..10].copy_from_slice(&NUD_PERMANENT.to_ne_bytes());
     let mut message = Message::new(RTM_NEWNEIGH, NLM_F_CREATE);
-    message.fixed(&header).attribute(NDA_DST, &octets(address)).attribute(NDA_LLADDR, &mac);
+    message.fixed(&header).attribute(NDA_DST, &bytes(address)).attribute(NDA_LLADDR, &mac);
     socket.request(&mut message).map(drop)
 }

@@ -13,7 +13,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg, setso
 use crate::interrupt;
 use crate::namespace::Namespaces;
 
-/// Octets of headers before the payload of a datagram, Ethernet and IPv4 included.
+/// Bytes of headers before the payload of a datagram, Ethernet and IPv4 included.
 const HEADERS: usize = 14 + 20 + 8;
 /// A datagram's number.
 const NUMBER: usize = 8;
@@ -31,7 +31,7 @@ pub(crate) struct BlastPlan<'a> {
     pub(crate) to: String,
     /// Its address.
     pub(crate) address: IpAddr,
-    /// Octets of a frame.
+    /// Bytes of a frame.
     pub(crate) frame: usize,
     /// Bits a second, counted in frames.
     pub(crate) rate: u64,
@@ -119,11 +119,11 @@ fn send(socket: &UdpSocket, plan: &BlastPlan<'_>) -> Result<(u64, Duration)> {
         for (offset, segment) in burst.chunks_exact_mut(payload).take(count).enumerate() {
             segment[..NUMBER].copy_from_slice(&(sent + offset as u64).to_be_bytes());
         }
-        let octets = [IoSlice::new(&burst[..count * payload])];
+        let bytes = [IoSlice::new(&burst[..count * payload])];
         let control = [ControlMessage::UdpGsoSegments(&segment_size)];
         let control = if count > 1 { &control[..] } else { &[] };
         let fd = socket.as_raw_fd();
-        match sendmsg::<SockaddrStorage>(fd, &octets, control, MsgFlags::empty(), None) {
+        match sendmsg::<SockaddrStorage>(fd, &bytes, control, MsgFlags::empty(), None) {
             Ok(_) => {}
             Err(_) => {
                 // A kernel that does not segment for this interface: one at a time.

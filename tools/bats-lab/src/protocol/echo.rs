@@ -55,7 +55,7 @@ impl Schedule {
         Duration::from_nanos((self.interval.as_nanos() as u64).saturating_mul(number))
     }
 
-    /// A message: its number, then octets that follow from it.
+    /// A message: its number, then bytes that follow from it.
     pub(crate) fn message(&self, number: u64) -> Vec<u8> {
         let mut message = vec![number as u8; self.size];
         message[..8].copy_from_slice(&number.to_le_bytes());
@@ -85,7 +85,7 @@ impl Record {
     pub(crate) fn arrived(&self, plan: &Schedule, start: Instant, message: &[u8]) -> bool {
         let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number =
-            message.get(..8).and_then(|octets| octets.try_into().ok()).map(u64::from_le_bytes);
+            message.get(..8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         if let Some(number) = number.filter(|&number| number < plan.count)
             && times.seen.insert(number)
         {
@@ -204,7 +204,7 @@ pub(crate) struct Question {
 pub(crate) fn measure(question: &Question) -> Result<()> {
     interrupt::watch()?;
     if !(16..=LONGEST).contains(&question.plan.size) {
-        bail!("a message has 16 to {LONGEST} octets");
+        bail!("a message has 16 to {LONGEST} bytes");
     }
     let mut connects = Vec::new();
     let (mut sent, mut round_trips) = (0, Vec::new());

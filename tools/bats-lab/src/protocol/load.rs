@@ -43,7 +43,7 @@ pub(crate) struct Load {
 
 /// Rate of what has no congestion control where none is given, in Mbit/s.
 pub(crate) const UDP_RATE: f64 = 10.0;
-/// Octets of a message of UDP and of the modes that may lose some: fits through tunnels that add
+/// Bytes of a message of UDP and of the modes that may lose some: fits through tunnels that add
 /// headers of their own.
 pub(crate) const DATAGRAM: usize = 1200;
 

@@ -1,4 +1,4 @@
-//! The protocols under test: which programs run them, and what carries a tool's octets.
+//! The protocols under test: which programs run them, and what carries a tool's bytes.
 
 pub(crate) mod echo;
 pub(crate) mod load;

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::interrupt;
 
-/// Octets of a write.
+/// Bytes of a write.
 const BLOCK: usize = 64 << 10;
 /// Windows do not limit: 10 Gbit/s over 200 ms fit.
 const WINDOW: u32 = 256 << 20;

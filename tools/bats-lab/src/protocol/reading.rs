@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::result::figures::{self, Figures, set};
 use crate::result::{Distribution, FlowResult, Series};
 
-/// A congestion window of so many octets is none: without congestion control there is no other.
+/// A congestion window of so many bytes is none: without congestion control there is no other.
 pub(crate) const NO_WINDOW: f64 = (64_u64 << 20) as f64;
 
 /// Whose words they are.
@@ -63,7 +63,7 @@ pub(crate) fn throughput(
         far.as_ref().map(|document| intervals(document, of)).filter(|one| !one.points.is_empty());
     let from_near = near.as_ref().map(|document| intervals(document, of));
     let arrived = from_far.or(from_near).filter(|series| !series.points.is_empty());
-    let mut series = arrived.context("no octets arrived, or no figures of them")?;
+    let mut series = arrived.context("no bytes arrived, or no figures of them")?;
     series.points = merged(&series.points, interval);
     let mut reading = Reading::default();
     figures::of_throughput(&mut reading.figures, &series, length);
@@ -119,7 +119,7 @@ fn sender(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
         let size = document["start"]["tcp_mss_default"].as_f64().filter(|&size| size > 0.0);
         let sent = document["end"]["sum_sent"]["bytes"].as_f64();
         if let (Some(size), Some(sent)) = (size, sent) {
-            // Those sent again are not among the octets.
+            // Those sent again are not among the bytes.
             let share = 100.0 * count / (sent / size + count);
             set(&mut reading.figures, "retransmitted_percent", share);
         }
@@ -145,7 +145,7 @@ fn sender(reading: &mut Reading, document: &Value, reader: Reader, of: &str) {
                 let values = interval["streams"].as_array()?;
                 let values: Vec<f64> =
                     values.iter().filter_map(|stream| stream["openbats"][key].as_f64()).collect();
-                if key == "snd_cwnd" && values.iter().any(|&octets| octets >= NO_WINDOW) {
+                if key == "snd_cwnd" && values.iter().any(|&bytes| bytes >= NO_WINDOW) {
                     return None;
                 }
                 if values.is_empty() {
@@ -287,14 +287,14 @@ mod tests {
         let points = [(0.1, 4.0), (0.2, 8.0), (0.301, 0.0), (0.4, 2.0), (0.45, 6.0)];
         let whole = merged(&points, 0.2);
         assert_eq!(whole.iter().map(|point| point.0).collect::<Vec<_>>(), [0.2, 0.4, 0.45]);
-        let octets = |points: &[(f64, f64)]| {
+        let bytes = |points: &[(f64, f64)]| {
             let mut before = 0.0;
             points
                 .iter()
                 .map(|&(end, rate)| rate * (end - std::mem::replace(&mut before, end)))
                 .sum::<f64>()
         };
-        assert!((octets(&whole) - octets(&points)).abs() < 1e-9);
+        assert!((bytes(&whole) - bytes(&points)).abs() < 1e-9);
         assert_eq!(merged(&points, 0.05).len(), points.len());
     }
 

@@ -118,8 +118,8 @@ impl Count {
     /// Takes a datagram; false if it was the last.
     fn take(&mut self, now: f64, datagram: &[u8]) -> bool {
         let number = |at: usize| {
-            let octets = datagram.get(at..at + 8).and_then(|octets| octets.try_into().ok());
-            octets.map_or(0, u64::from_le_bytes)
+            let bytes = datagram.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            bytes.map_or(0, u64::from_le_bytes)
         };
         if number(0) == LAST {
             self.sent = Some(number(8));

@@ -26,7 +26,7 @@ use crate::topology;
 
 /// Packets of a file at most.
 const PACKETS: usize = 100_000;
-/// Octets of a packet that are kept: all headers.
+/// Bytes of a packet that are kept: all headers.
 const KEPT: usize = 192;
 
 /// A capture that runs.

@@ -17,7 +17,7 @@ use crate::topology;
 /// Sockets that have moved less than this are of signalling.
 const SIGNALLING: u64 = 64 << 10;
 
-/// Sets the figures of a queue of octets, in kB over time, before a rate.
+/// Sets the figures of a queue of bytes, in kB over time, before a rate.
 pub(crate) fn queue_figures(figures: &mut Figures, points: &[(f64, f64)], rate: u64) {
     if rate == 0 || points.is_empty() {
         return;

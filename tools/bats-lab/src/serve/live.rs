@@ -14,7 +14,7 @@ use super::Shared;
 
 /// How often the file is looked at.
 const GLANCE: Duration = Duration::from_millis(200);
-/// Octets that are read at once.
+/// Bytes that are read at once.
 const BLOCK: usize = 256 << 10;
 
 /// Where the reading is.
@@ -68,7 +68,7 @@ pub(super) fn stream(
 }
 
 impl Place {
-    /// Reads what has been written since; returns the octets.
+    /// Reads what has been written since; returns the bytes.
     async fn read(&mut self) -> std::io::Result<usize> {
         let mut file = File::open(&self.path).await?;
         file.seek(SeekFrom::Start(self.offset)).await?;
@@ -76,7 +76,7 @@ impl Place {
         let count = file.take(BLOCK as u64).read_to_end(&mut block).await?;
         self.offset += count as u64;
         self.rest.extend_from_slice(&block);
-        while let Some(end) = self.rest.iter().position(|&octet| octet == b'\n') {
+        while let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = self.rest.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line).trim_end().to_owned();
             self.lines.push_back(line);

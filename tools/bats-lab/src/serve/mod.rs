@@ -214,9 +214,9 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 async fn result(State(server): State<Shared>, Path(name): Path<String>) -> Answer<Response> {
     let path = server.runs.file(&name, "result.json")?;
-    let octets =
+    let bytes =
         tokio::fs::read(path).await.map_err(|_| Refusal::missing("there is no result yet"))?;
-    Ok(([(header::CONTENT_TYPE, "application/json")], octets).into_response())
+    Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
 }
 
 async fn stop(State(server): State<Shared>, Path(name): Path<String>) -> Answer<Json<Value>> {
@@ -234,7 +234,7 @@ async fn file(
     Path((name, path)): Path<(String, String)>,
 ) -> Answer<Response> {
     let place = server.runs.file(&name, &path)?;
-    let octets =
+    let bytes =
         tokio::fs::read(&place).await.map_err(|_| Refusal::missing("there is no such file"))?;
     let kind = match place.extension().and_then(|end| end.to_str()) {
         Some("html") => "text/html; charset=utf-8",
@@ -245,5 +245,5 @@ async fn file(
         Some("pcapng") => "application/octet-stream",
         _ => "text/plain; charset=utf-8",
     };
-    Ok(([(header::CONTENT_TYPE, kind)], octets).into_response())
+    Ok(([(header::CONTENT_TYPE, kind)], bytes).into_response())
 }

@@ -20,13 +20,13 @@ fn find(table: &str, peer: SocketAddr, own: SocketAddr) -> Option<u32> {
     })
 }
 
-/// An address as the kernel writes it: words of four octets in the machine's order.
+/// An address as the kernel writes it: words of four bytes in the machine's order.
 fn written(address: SocketAddr) -> String {
-    let octets = match address.ip() {
+    let bytes = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
     };
-    let words = octets.chunks_exact(4).map(|word| {
+    let words = bytes.chunks_exact(4).map(|word| {
         let word = word.try_into().map_or(0, u32::from_ne_bytes);
         format!("{word:08X}")
     });

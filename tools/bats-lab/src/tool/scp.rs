@@ -1,4 +1,4 @@
-//! A file of random octets by scp, compared with what arrived.
+//! A file of random bytes by scp, compared with what arrived.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -22,7 +22,7 @@ use crate::result::figures::set;
 pub(crate) struct Copy {
     /// The file, its copy, and the keys that were made for them; gone with the last of these.
     folder: Arc<TempDir>,
-    octets: u64,
+    bytes: u64,
 }
 
 /// The programs, and the keys and files that they need.
@@ -59,9 +59,9 @@ pub(super) fn job(protocol: &Protocol, place: &Place<'_>, megabytes: u32) -> Res
     }
     // Privilege separation wants this folder, which the service makes elsewhere.
     let _ = fs::create_dir_all("/run/sshd");
-    let octets = u64::from(megabytes) * 1_000_000;
+    let bytes = u64::from(megabytes) * 1_000_000;
     let (sent, arrived) = (folder.join("file"), folder.join("copy"));
-    let mut random = File::open("/dev/urandom")?.take(octets);
+    let mut random = File::open("/dev/urandom")?.take(bytes);
     std::io::copy(&mut random, &mut File::create(&sent)?)
         .context("cannot write the file to send")?;
     let text = |path: &Path| path.to_string_lossy().into_owned();
@@ -93,7 +93,7 @@ pub(super) fn job(protocol: &Protocol, place: &Place<'_>, megabytes: u32) -> Res
             text(&folder.join("sshd_config")),
         ]),
         client,
-        read: Read::File(Copy { folder: temporary, octets }),
+        read: Read::File(Copy { folder: temporary, bytes }),
         ends_after: None,
         has_stand_in: false,
         port,
@@ -112,7 +112,7 @@ impl Copy {
         }
         let mut reading = Reading::default();
         set(&mut reading.figures, "file_seconds", seconds);
-        let rate = self.octets as f64 * 8e-6 / seconds.max(1e-9);
+        let rate = self.bytes as f64 * 8e-6 / seconds.max(1e-9);
         set(&mut reading.figures, "throughput_mbps", rate);
         Ok(reading)
     }

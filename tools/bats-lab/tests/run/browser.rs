@@ -1,5 +1,5 @@
 //! A browser without a window, driven over its pipe of the DevTools protocol: JSON, each message ended
-//! by a zero octet.
+//! by a zero byte.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -91,9 +91,9 @@ impl Browser {
         if !self.session.is_empty() {
             message["sessionId"] = json!(self.session);
         }
-        let mut octets = message.to_string().into_bytes();
-        octets.push(0);
-        self.to.as_mut().unwrap().write_all(&octets).unwrap();
+        let mut bytes = message.to_string().into_bytes();
+        bytes.push(0);
+        self.to.as_mut().unwrap().write_all(&bytes).unwrap();
         let deadline = Instant::now() + time;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -307,7 +307,7 @@ fn marked(mark: &str) -> Vec<String> {
     processes
         .filter(|process| {
             let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
-            environment.split(|&octet| octet == 0).any(|word| word == mark.as_bytes())
+            environment.split(|&byte| byte == 0).any(|word| word == mark.as_bytes())
         })
         .map(|process| {
             let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();

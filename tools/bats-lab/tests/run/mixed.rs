@@ -252,7 +252,7 @@ tests:
     );
     let reno = measurement(&result, "tcp-reno", "iperf");
     assert_eq!(reno["label"], "TCP RENO (model)");
-    // Mathis: 1448 octets in 50 ms, times the root of 1.5 / 0.01.
+    // Mathis: 1448 bytes in 50 ms, times the root of 1.5 / 0.01.
     let mathis = 1448.0 * 8.0 / 0.05 * f64::sqrt(1.5 / 0.01) / 1e6;
     let ratio = figure(&result, "tcp-reno", "iperf", "throughput_mbps") / mathis;
     assert!((0.75..1.25).contains(&ratio), "{ratio} of {mathis}");

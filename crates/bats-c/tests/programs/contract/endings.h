@@ -53,7 +53,7 @@ static void NoCallbackAfterTheOwnerIsDestroyed() {
       for (int i = 0; i < 4; ++i) {
         client->StartConnect(
             "127.0.0.1", server.Port(),
-            [&](const IBatsConnPtr& connection, const E&, const octet*, int, void*) {
+            [&](const IBatsConnPtr& connection, const E&, const byte*, int, void*) {
               CHECK(!destroyed);
               ++events;
               connection->SendData(Content(2000, 1));
@@ -83,7 +83,7 @@ static void AnObjectCanBeDestroyedInItsOwnCallback() {
   std::atomic<bool> gone{false};
   client->StartConnect(
       "127.0.0.1", server.Port(),
-      [&](const IBatsConnPtr& connection, const E& event, const octet*, int, void*) {
+      [&](const IBatsConnPtr& connection, const E& event, const byte*, int, void*) {
         CHECK(!gone);
         if (event == E::BATS_CONNECTION_WRITABLE) CHECK(connection->SendData(Content(10, 1)));
         if (event == E::BATS_CONNECTION_DATA_RECEIVED) {
@@ -104,7 +104,7 @@ static void CallbacksAreDroppedWithTheirConnection() {
     auto inner = pair.near.Callback();
     const auto connection = pair.near.Connection();
     connection->SetConnectionCallback(
-        [owned, inner](const IBatsConnPtr& c, const E& e, const octet* d, int n, void* x) {
+        [owned, inner](const IBatsConnPtr& c, const E& e, const byte* d, int n, void* x) {
           return inner(c, e, d, n, x);
         },
         nullptr);
@@ -116,7 +116,7 @@ static void CallbacksAreDroppedWithTheirConnection() {
     CHECK(connection->GetRemoteAddress() == "127.0.0.1");
     CHECK(openbats::GetStats(connection).size == sizeof(openbats::Stats));
     CHECK(!connection->SendData(Content(1, 1)));
-    connection->SetConnectionCallback([owned](const IBatsConnPtr&, const E&, const octet*, int,
+    connection->SetConnectionCallback([owned](const IBatsConnPtr&, const E&, const byte*, int,
                                               void*) { return true; }, nullptr);
     CHECK(owned.use_count() == 1);
   }

@@ -42,7 +42,7 @@ static void MessagesKeepTheirBoundaries() {
     for (unsigned i = 0; i < 10; ++i) {
       reused = Content(sizes[i], i);
       CHECK(Send(connection, reused));
-      std::fill(reused.begin(), reused.end(), octet{0});  // the data was copied
+      std::fill(reused.begin(), reused.end(), byte{0});  // the data was copied
     }
     CHECK(Eventually([&] { return pair.far.MessageCount() == 10; }));
     const auto messages = pair.far.Messages();
@@ -322,7 +322,7 @@ static void FilesArriveAsMessages() {
     for (const auto& message : pair.far.Messages()) {
       CHECK(!message.empty() && message.size() <= 150000);
     }
-    // Files without octets come to the same events, and to no message.
+    // Files without bytes come to the same events, and to no message.
     std::ofstream(name, std::ios::binary | std::ios::trunc).close();
     Pair fresh(mode);
     const auto first = fresh.near.Connection();

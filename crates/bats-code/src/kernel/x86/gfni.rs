@@ -7,7 +7,7 @@ use crate::gf256::AFFINE;
 use crate::kernel::Mode;
 
 /// # Safety
-/// The processor has AVX-512F and GFNI; every row and output has `len` octets, a multiple of 64.
+/// The processor has AVX-512F and GFNI; every row and output has `len` bytes, a multiple of 64.
 #[target_feature(enable = "avx512f,gfni")]
 pub(in crate::kernel) unsafe fn product_avx512(
     matrix: &[u8],
@@ -82,7 +82,7 @@ unsafe fn single_avx512(
             ($($vectors:literal)*) => {
                 match vectors {
                     $($vectors => {
-                        // SAFETY: as required of the caller; `vectors` of 64 octets are left.
+                        // SAFETY: as required of the caller; `vectors` of 64 bytes are left.
                         unsafe {
                             tile_avx512::<1, $vectors>(multipliers, rows, targets, offset, add);
                         }
@@ -170,7 +170,7 @@ unsafe fn tile_avx512<const M: usize, const V: usize>(
 }
 
 /// # Safety
-/// The processor has AVX2 and GFNI; every row and output has `len` octets, a multiple of 64.
+/// The processor has AVX2 and GFNI; every row and output has `len` bytes, a multiple of 64.
 #[target_feature(enable = "avx2,gfni")]
 pub(in crate::kernel) unsafe fn product_avx2(
     matrix: &[u8],

@@ -54,7 +54,7 @@ macro_rules! in_blocks {
                 }
                 let add = index > 0 || $mode == Mode::Accumulate;
                 // SAFETY: the caller of the whole function vouches for the instructions and for
-                // `len` octets behind every input and output; there are `size` targets, and
+                // `len` bytes behind every input and output; there are `size` targets, and
                 // for each of them as many multipliers as inputs have just been written.
                 unsafe {
                     match size {

@@ -1,4 +1,4 @@
-//! Products by table look-up: `pshufb` looks up 16 octets at once in a table of 16.
+//! Products by table look-up: `pshufb` looks up 16 bytes at once in a table of 16.
 
 use core::arch::x86_64::*;
 
@@ -7,7 +7,7 @@ use crate::gf256::NIBBLES;
 use crate::kernel::Mode;
 
 /// # Safety
-/// The processor has AVX-512F and AVX-512BW; every row and output has `len` octets, a multiple of
+/// The processor has AVX-512F and AVX-512BW; every row and output has `len` bytes, a multiple of
 /// 64.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(in crate::kernel) unsafe fn product_avx512(
@@ -32,7 +32,7 @@ unsafe fn pass_avx512<const M: usize>(
     add: bool,
 ) {
     // SAFETY: offsets step by 64 or 128 below `len`, a multiple of 64, and the wide loop stops
-    // before a last single vector; multipliers as required; a table has two halves of 16 octets.
+    // before a last single vector; multipliers as required; a table has two halves of 16 bytes.
     unsafe {
         let nibble = _mm512_set1_epi8(0x0f);
         let mut offset = 0;
@@ -109,7 +109,7 @@ unsafe fn pass_avx512<const M: usize>(
 }
 
 /// # Safety
-/// The processor has AVX2; every row and output has `len` octets, a multiple of 64.
+/// The processor has AVX2; every row and output has `len` bytes, a multiple of 64.
 #[target_feature(enable = "avx2")]
 pub(in crate::kernel) unsafe fn product_avx2(
     matrix: &[u8],
@@ -133,7 +133,7 @@ unsafe fn pass_avx2<const M: usize>(
     add: bool,
 ) {
     // SAFETY: offsets step by 64 below `len`, a multiple of 64; multipliers as required; a table
-    // has two halves of 16 octets.
+    // has two halves of 16 bytes.
     unsafe {
         let nibble = _mm256_set1_epi8(0x0f);
         for offset in (0..len).step_by(64) {
@@ -174,7 +174,7 @@ unsafe fn pass_avx2<const M: usize>(
 }
 
 /// # Safety
-/// The processor has SSSE3; every row and output has `len` octets, a multiple of 64.
+/// The processor has SSSE3; every row and output has `len` bytes, a multiple of 64.
 #[target_feature(enable = "ssse3")]
 pub(in crate::kernel) unsafe fn product_ssse3(
     matrix: &[u8],
@@ -198,7 +198,7 @@ unsafe fn pass_ssse3<const M: usize>(
     add: bool,
 ) {
     // SAFETY: offsets step by 32 below `len`, a multiple of 64; multipliers as required; a table
-    // has two halves of 16 octets.
+    // has two halves of 16 bytes.
     unsafe {
         let nibble = _mm_set1_epi8(0x0f);
         for offset in (0..len).step_by(32) {

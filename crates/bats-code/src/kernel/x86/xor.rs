@@ -4,10 +4,10 @@ use core::arch::x86_64::*;
 
 /// Makes `$name(rows, output, len, add)`: `output = sum of rows`, or the same added to it.
 macro_rules! sum {
-    ($name:ident, $feature:literal, $octets:literal, $vectors:literal,
+    ($name:ident, $feature:literal, $bytes:literal, $vectors:literal,
      $zero:ident, $load:ident, $xor:ident, $store:ident) => {
         /// # Safety
-        /// The processor has the instructions named; every row and the output have `len` octets, a
+        /// The processor has the instructions named; every row and the output have `len` bytes, a
         /// multiple of 64.
         #[target_feature(enable = $feature)]
         pub(in crate::kernel) unsafe fn $name(
@@ -21,23 +21,23 @@ macro_rules! sum {
             unsafe {
                 let target = output.as_mut_ptr();
                 let mut offset = 0;
-                while offset + $octets * $vectors <= len {
+                while offset + $bytes * $vectors <= len {
                     let mut sum = [$zero(); $vectors];
                     if add {
                         for i in 0..$vectors {
-                            sum[i] = $load(target.add(offset + $octets * i).cast());
+                            sum[i] = $load(target.add(offset + $bytes * i).cast());
                         }
                     }
                     for row in rows {
                         let x = row.as_ptr().add(offset);
                         for i in 0..$vectors {
-                            sum[i] = $xor(sum[i], $load(x.add($octets * i).cast()));
+                            sum[i] = $xor(sum[i], $load(x.add($bytes * i).cast()));
                         }
                     }
                     for i in 0..$vectors {
-                        $store(target.add(offset + $octets * i).cast(), sum[i]);
+                        $store(target.add(offset + $bytes * i).cast(), sum[i]);
                     }
-                    offset += $octets * $vectors;
+                    offset += $bytes * $vectors;
                 }
                 while offset < len {
                     let mut sum = $zero();
@@ -48,7 +48,7 @@ macro_rules! sum {
                         sum = $xor(sum, $load(row.as_ptr().add(offset).cast()));
                     }
                     $store(target.add(offset).cast(), sum);
-                    offset += $octets;
+                    offset += $bytes;
                 }
             }
         }

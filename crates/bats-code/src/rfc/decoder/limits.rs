@@ -18,7 +18,7 @@ pub struct Limits {
     /// Inactive packets: the work of decoding grows like their number cubed. A plan of elimination
     /// is given up as soon as it has more.
     pub max_inactive: usize,
-    /// Memory in octets: what was received, the plan, the elimination and the solution with what
+    /// Memory in bytes: what was received, the plan, the elimination and the solution with what
     /// they take for a while; but not the batches that the cache keeps, which has its own limit.
     pub max_bytes: usize,
 }
@@ -101,7 +101,7 @@ impl Mean {
 pub enum DecodeError {
     /// T is 0 or above [`MAX_PACKET_SIZE`](crate::rfc::MAX_PACKET_SIZE).
     PacketSize,
-    /// A packet has not CO + T octets.
+    /// A packet has not CO + T bytes.
     Length,
     /// The limit on batches is reached.
     Batches,
@@ -110,7 +110,7 @@ pub enum DecodeError {
     /// The elimination would need more inactive packets than the limit allows: this many at least.
     /// It is tried again when a 64th more packets have arrived.
     Inactive(usize),
-    /// The decoder would need more memory than the limit allows: this many octets. A decoder that
+    /// The decoder would need more memory than the limit allows: this many bytes. A decoder that
     /// was made tries again when more packets have arrived.
     Memory(usize),
     /// The block is not decoded yet.
@@ -126,11 +126,11 @@ impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PacketSize => f.write_str("the size of a source packet is out of range"),
-            Self::Length => f.write_str("a coded packet has CO + T octets"),
+            Self::Length => f.write_str("a coded packet has CO + T bytes"),
             Self::Batches => f.write_str("more batches than the decoder may hold"),
             Self::Packets => f.write_str("more packets than the decoder may hold"),
             Self::Inactive(count) => write!(f, "{count} inactive packets are above the limit"),
-            Self::Memory(bytes) => write!(f, "{bytes} octets of memory are above the limit"),
+            Self::Memory(bytes) => write!(f, "{bytes} bytes of memory are above the limit"),
             Self::Incomplete => f.write_str("the block is not decoded yet"),
             Self::Padding(error) => error.fmt(f),
             Self::OutputSize => f.write_str("the output is shorter than the block"),

@@ -74,7 +74,7 @@ struct Received {
     /// The structure of a batch of less than M packets, of which a vector alone does not tell
     /// whether it is innovative.
     small: Option<Arc<Batch>>,
-    /// Coefficient vectors, M octets each.
+    /// Coefficient vectors, M bytes each.
     vectors: Vec<u8>,
     payloads: Vec<u32>,
     /// How many of them the elimination has.
@@ -100,13 +100,13 @@ pub struct Decoder {
     packet_size: usize,
     limits: Limits,
     batches: BTreeMap<u32, Received>,
-    /// Memory of the batches, in octets.
+    /// Memory of the batches, in bytes.
     batches_bytes: usize,
     store: RowStore,
     phase: Phase,
     /// Packets that the elimination has.
     eliminated: usize,
-    /// Memory of the phase, in octets.
+    /// Memory of the phase, in bytes.
     phase_bytes: usize,
     stats: DecoderStats,
 }
@@ -159,7 +159,7 @@ impl Decoder {
         self.cache.code()
     }
 
-    /// TO = CO + T: octets of a coded packet.
+    /// TO = CO + T: bytes of a coded packet.
     #[must_use]
     pub fn coded_packet_len(&self) -> usize {
         self.inner_code().vector_len() + self.packet_size
@@ -175,7 +175,7 @@ impl Decoder {
         self.stats
     }
 
-    /// Memory that the decoder holds, in octets, without the cache of batches. During
+    /// Memory that the decoder holds, in bytes, without the cache of batches. During
     /// [`Decoder::decode`] it takes more, but never more than the limit.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -192,7 +192,7 @@ impl Decoder {
         self.cache
     }
 
-    /// Takes a packet of a batch: CO + T octets, coefficient vector first. Cheap: nothing is
+    /// Takes a packet of a batch: CO + T bytes, coefficient vector first. Cheap: nothing is
     /// decoded here.
     ///
     /// # Errors
@@ -212,7 +212,7 @@ impl Decoder {
         }
         let mut buffer;
         let coefficients = match inner.field() {
-            Field::Octet => vector,
+            Field::Byte => vector,
             Field::Binary => {
                 buffer = [0; MAX_BATCH_SIZE];
                 let expanded = &mut buffer[..inner.batch_size()];
@@ -372,7 +372,7 @@ impl Decoder {
         built.map(|()| system).map_err(DecodeError::Inactive)
     }
 
-    /// What elimination and solution take, in octets.
+    /// What elimination and solution take, in bytes.
     fn elimination_bytes(&self, groups: &[Group<'_>], packets: usize, inactive: usize) -> usize {
         let equations: usize = groups.iter().map(|group| group.equations).sum();
         let steps = groups
@@ -408,7 +408,7 @@ impl Decoder {
         Ok(Progress::Complete)
     }
 
-    /// Source packet `number` (below K): T octets, the last one with its padding. `None` before the
+    /// Source packet `number` (below K): T bytes, the last one with its padding. `None` before the
     /// block is decoded.
     #[must_use]
     pub fn source_packet(&self, number: u32) -> Option<&[u8]> {
@@ -421,7 +421,7 @@ impl Decoder {
         solution.packet(position as usize).map(|packet| &packet[..self.packet_size])
     }
 
-    /// F, the length of the block in octets.
+    /// F, the length of the block in bytes.
     ///
     /// # Errors
     /// [`DecodeError::Incomplete`], [`DecodeError::Padding`].
@@ -432,7 +432,7 @@ impl Decoder {
         Ok(count as usize * self.packet_size - padding)
     }
 
-    /// Copies the block to the beginning of `output`; returns F, its length in octets.
+    /// Copies the block to the beginning of `output`; returns F, its length in bytes.
     ///
     /// # Errors
     /// [`DecodeError::Incomplete`], [`DecodeError::Padding`], [`DecodeError::OutputSize`].
@@ -506,7 +506,7 @@ impl Received {
         }
     }
 
-    /// An upper bound for what a batch takes besides its payloads, in octets.
+    /// An upper bound for what a batch takes besides its payloads, in bytes.
     fn size(batch_size: usize, degree: usize) -> usize {
         let width = batch_size.min(degree);
         let small = if degree < batch_size { structure_bytes(batch_size, degree) } else { 0 };

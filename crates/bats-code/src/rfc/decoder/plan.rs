@@ -99,7 +99,7 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// An upper bound for what planning takes, in octets, for so many groups with so many packets in
+/// An upper bound for what planning takes, in bytes, for so many groups with so many packets in
 /// all of them together.
 pub(super) fn plan_bytes(groups: usize, members: usize, packets: usize) -> usize {
     let per_group = size_of::<Group<'_>>() + size_of::<Link>() + 2 * size_of::<usize>();

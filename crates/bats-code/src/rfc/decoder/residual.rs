@@ -43,7 +43,7 @@ impl Residual {
         Self { kernel, width, rows, pivots: Vec::with_capacity(width), records: Vec::new() }
     }
 
-    /// Octets that a system of this width takes in the end, records included.
+    /// Bytes that a system of this width takes in the end, records included.
     pub(super) fn size(width: usize) -> usize {
         Matrix::size(width, width).saturating_mul(2).saturating_add(128 * width)
     }
@@ -69,7 +69,7 @@ impl Residual {
         &self.records
     }
 
-    /// Adds equations: numbers, rising over all calls, and lines of at least `width` octets that
+    /// Adds equations: numbers, rising over all calls, and lines of at least `width` bytes that
     /// are zero from there on.
     pub(super) fn insert(&mut self, equations: &[(u32, &[u8])]) {
         for block in equations.chunks(BLOCK) {

@@ -89,7 +89,7 @@ fn first_pass(
                 row as usize
             }))
             .collect();
-        let (known, new) = solved.octets_mut().split_at_mut(step.first * stride);
+        let (known, new) = solved.as_bytes_mut().split_at_mut(step.first * stride);
         let (_, targets) = rows.split_mut(next);
         let mut targets: Vec<&mut [u8]> =
             new.chunks_exact_mut(stride).take(step.pivots).chain(targets.take(count)).collect();
@@ -145,7 +145,7 @@ fn replay(kernel: Kernel, residual: &Residual, right: &RightHandSide) -> Matrix 
     let stride = right.rows.stride();
     let mut inactive = Matrix::zeroed(residual.pivots().len(), stride);
     for record in residual.records() {
-        let (before, behind) = inactive.octets_mut().split_at_mut(record.first * stride);
+        let (before, behind) = inactive.as_bytes_mut().split_at_mut(record.first * stride);
         let used = record.used.iter().map(|number| {
             let row = right.numbers.partition_point(|n| n < number);
             right.rows.row(row)
@@ -175,7 +175,7 @@ fn second_pass(
     row_of_column: &[u32],
 ) {
     let stride = solved.stride();
-    let (known, new) = solved.octets_mut().split_at_mut(step.first * stride);
+    let (known, new) = solved.as_bytes_mut().split_at_mut(step.first * stride);
     let mut targets: Vec<&mut [u8]> = new.chunks_exact_mut(stride).take(step.pivots).collect();
     let value = |&column: &u32| inactive.row(row_of_column[column as usize] as usize);
     let expressions = || (0..step.pivots).map(|p| system.expression(step.first + p));

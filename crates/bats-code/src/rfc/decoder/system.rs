@@ -139,7 +139,7 @@ impl System {
         self.residual.as_ref().map_or(self.columns, Residual::missing)
     }
 
-    /// Memory of the system, in octets.
+    /// Memory of the system, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.expressions.bytes()
             + 8 * (self.states.len() + self.leftovers.len())
@@ -297,7 +297,7 @@ impl System {
         let mut left = Matrix::zeroed(step.rows - step.pivots, self.expressions.stride());
         let len = padded_length(self.columns);
         let stride = self.expressions.stride();
-        let (known, new) = self.expressions.octets_mut().split_at_mut(step.first * stride);
+        let (known, new) = self.expressions.as_bytes_mut().split_at_mut(step.first * stride);
         let (_, targets) = left.split_mut(0);
         let mut targets: Vec<&mut [u8]> =
             new.chunks_exact_mut(stride).take(step.pivots).chain(targets).collect();

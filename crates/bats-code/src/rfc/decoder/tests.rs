@@ -107,7 +107,7 @@ fn every_inner_code_delivers_a_dense_block() {
 #[test]
 fn smallest_blocks() {
     for k in 1..=20 {
-        let inner = InnerCode::new(4, Field::Octet).unwrap();
+        let inner = InnerCode::new(4, Field::Byte).unwrap();
         let overhead = transfer(OuterCode::recommended(k, inner).unwrap(), 5, 30, true);
         assert!(overhead <= 1);
     }
@@ -115,14 +115,14 @@ fn smallest_blocks() {
 
 #[test]
 fn mixtures_need_few_packets_beyond_k() {
-    let inner = InnerCode::new(32, Field::Octet).unwrap();
+    let inner = InnerCode::new(32, Field::Byte).unwrap();
     let code = OuterCode::recommended(1600, inner).unwrap();
     assert!(transfer(code, 8, 20, true) <= 20);
 }
 
 #[test]
 fn a_precode_recovers_the_last_packets() {
-    let inner = InnerCode::new(16, Field::Octet).unwrap();
+    let inner = InnerCode::new(16, Field::Byte).unwrap();
     let degrees = DegreeDistribution::recommended(inner, 2500, true);
     let code = OuterCode::new(2500, inner, degrees).unwrap().with_precode();
     assert!(transfer(code, 8, 10, false) <= 40);
@@ -130,24 +130,24 @@ fn a_precode_recovers_the_last_packets() {
 
 #[test]
 fn degrees_of_one_and_two_work_by_belief_propagation() {
-    let inner = InnerCode::new(8, Field::Octet).unwrap();
+    let inner = InnerCode::new(8, Field::Byte).unwrap();
     let degrees = DegreeDistribution::from_pairs([(1, 1), (2, 3)]).unwrap();
     transfer(OuterCode::new(12, inner, degrees).unwrap(), 30, 30, true);
 }
 
 #[test]
 fn largest_k_with_a_precode() {
-    let inner = InnerCode::new(32, Field::Octet).unwrap();
+    let inner = InnerCode::new(32, Field::Byte).unwrap();
     let degrees = DegreeDistribution::recommended(inner, 65_535, true);
     let code = OuterCode::new(65_535, inner, degrees).unwrap().with_precode();
     let overhead = transfer(code, 1, 5, false);
     assert!(overhead < 600, "{overhead}");
 }
 
-/// Overhead of a block of 65,535 packets without a precode; symbols of one octet, so that it takes
+/// Overhead of a block of 65,535 packets without a precode; symbols of one byte, so that it takes
 /// seconds.
 fn overhead_of_the_largest(m: usize) -> usize {
-    let inner = InnerCode::new(m, Field::Octet).unwrap();
+    let inner = InnerCode::new(m, Field::Byte).unwrap();
     transfer(OuterCode::recommended(65_535, inner).unwrap(), 1, 5, false)
 }
 
@@ -166,7 +166,7 @@ fn largest_k_without_a_precode_in_smaller_batches() {
 
 #[test]
 fn limits_hold() {
-    let inner = InnerCode::new(16, Field::Octet).unwrap();
+    let inner = InnerCode::new(16, Field::Byte).unwrap();
     let code = OuterCode::recommended(100, inner).unwrap();
     let cache = BatchCache::new(code.clone(), 0);
     let mut limits = Limits::for_code(&code, 10);
@@ -238,7 +238,7 @@ fn limits_hold() {
 /// thousands of batches until each of its packets was in one.
 #[test]
 fn sparse_codes_decode_within_the_default_limits() {
-    let fields = [(128, Field::Binary), (16, Field::Octet)];
+    let fields = [(128, Field::Binary), (16, Field::Byte)];
     for ((m, field), degrees) in fields.into_iter().zip([vec![(2, 1)], vec![(1, 3), (2, 1)]]) {
         let inner = InnerCode::new(m, field).unwrap();
         let degrees = DegreeDistribution::from_pairs(degrees).unwrap();

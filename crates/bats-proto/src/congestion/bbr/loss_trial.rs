@@ -50,7 +50,7 @@ pub(super) enum Conclusion {
     Own(f64),
     /// This share of the believed rate is real, less than 1.
     Share(f64),
-    /// The link overflowed in spite of the trial; it carries so many octets a second.
+    /// The link overflowed in spite of the trial; it carries so many bytes a second.
     Overrun(f64),
 }
 
@@ -114,8 +114,8 @@ pub(super) struct LossTrial {
     settled: Option<Level>,
     is_over: bool,
     low: LossCount,
-    /// Octets of the packets that arrived at the low level.
-    low_octets: f64,
+    /// Bytes of the packets that arrived at the low level.
+    low_bytes: f64,
     even: LossCount,
     before: Option<LossCount>,
     own: Option<LossCount>,
@@ -166,7 +166,7 @@ impl LossTrial {
                     self.is_idle |= sample.app_limited;
                     self.low.add(lost, acked);
                     // The first of the two holds what was lost, the second what arrived.
-                    self.low_octets += if acked > 0 { sample.acked_bytes as f64 } else { 0.0 };
+                    self.low_bytes += if acked > 0 { sample.acked_bytes as f64 } else { 0.0 };
                 }
                 Some(Level::Even) => self.even.add(lost, acked),
                 Some(Level::High) | None => {}
@@ -220,7 +220,7 @@ impl LossTrial {
     fn discard(&mut self) {
         self.even = LossCount::default();
         self.low = LossCount::default();
-        self.low_octets = 0.0;
+        self.low_bytes = 0.0;
         self.low_seconds = 0.0;
         self.arrivals_before = None;
         self.is_idle = false;
@@ -237,7 +237,7 @@ impl LossTrial {
             return None;
         }
         let low = core::mem::take(&mut self.low);
-        let octets = core::mem::take(&mut self.low_octets);
+        let bytes = core::mem::take(&mut self.low_bytes);
         let seconds = core::mem::take(&mut self.low_seconds);
         // Who has little to send sends no less in a trial than before it.
         if let Some((before, _)) = self.arrivals_before.take()
@@ -254,7 +254,7 @@ impl LossTrial {
                 // Nothing is known of the path's own loss. Should it lose much, the next trial, at
                 // a rate that fits, tells.
                 self.own = Some(LossCount::new(0.0, low.total));
-                return Some(Conclusion::Overrun(octets / seconds));
+                return Some(Conclusion::Overrun(bytes / seconds));
             }
         }
         self.is_overrun = false;
@@ -360,7 +360,7 @@ mod tests {
             smoothed_rtt: rtt,
             min_rtt: rtt,
             in_flight: 0,
-            after_silence: false,
+            after_blackout: false,
         }
     }
 

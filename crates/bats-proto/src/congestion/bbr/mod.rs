@@ -118,7 +118,7 @@ enum State {
     Rivals,
 }
 
-/// A sudden fall of what arrives, in octets a second.
+/// A sudden fall of what arrives, in bytes a second.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     /// The rate believed before.
@@ -146,7 +146,7 @@ pub(super) struct Bbr {
     rounds_in_state: u32,
     plateau_rounds: u32,
     bandwidth_at_round: u64,
-    /// Octets a second that arrived over the last round.
+    /// Bytes a second that arrived over the last round.
     arrivals_at_round: u64,
     /// The rate was cut, perhaps too far: probe soon.
     is_doubtful: bool,
@@ -154,7 +154,7 @@ pub(super) struct Bbr {
     cut: Option<Cut>,
     /// What the rate was before the probe, or before its last success.
     before_up: u64,
-    /// Octets a second that arrived then.
+    /// Bytes a second that arrived then.
     arrivals_before_up: u64,
     up_gain: f64,
     /// Successes of this probe.
@@ -254,7 +254,7 @@ impl Bbr {
             certain_until: Timestamp::ZERO,
             rate_with_rivals: 0,
             share_with_rivals: rivals::EQUAL_SHARE,
-            products_with_rivals: rivals::PRODUCTS,
+            products_with_rivals: rivals::CWND_GAIN,
             bandwidth_at_full: 0,
             state_since: Timestamp::ZERO,
             blind_until: Timestamp::ZERO,
@@ -502,7 +502,7 @@ impl Controller for Bbr {
 
     fn on_ack(&mut self, sample: &AckSample) {
         self.heard_at = sample.now;
-        if sample.after_silence {
+        if sample.after_blackout {
             self.resume(sample.now);
         }
         // At the least window the path may have become much longer.

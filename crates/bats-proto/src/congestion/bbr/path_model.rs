@@ -10,7 +10,7 @@ use crate::congestion::AckSample;
 
 /// How long a minimum of the one-way delay is believed, in two halves.
 const DELAY_LIFETIME: Duration = Duration::from_secs(10);
-/// Octets that such a measurement needs: fewer tell of bursts, not of the link.
+/// Bytes that such a measurement needs: fewer tell of bursts, not of the link.
 const OUTRUN_BYTES: u64 = 24 * 1_200;
 /// Growth of the delay within one measurement that is no jitter: a share of the round trip within
 /// limits, seen by several acknowledgements in a row, so that a host that was held up for a moment
@@ -25,7 +25,7 @@ const SAME_RATE: f64 = 1.0 / 64.0;
 const RATE_JITTER: f64 = 4.0;
 /// Share of the newest value in the mean of the jitter.
 const JITTER_SHARE: f64 = 1.0 / 32.0;
-/// Octets of a packet, to turn octets into packets.
+/// Bytes of a packet, to turn bytes into packets.
 const PACKET: f64 = 1_400.0;
 /// Acknowledgements remembered; at one every 0.5 ms a quarter of a second.
 const MAX_HISTORY: usize = 512;
@@ -108,7 +108,7 @@ impl PathModel {
         }
     }
 
-    /// Octets a second that really arrived over the last `span`, and the share that was lost.
+    /// Bytes a second that really arrived over the last `span`, and the share that was lost.
     pub(super) fn arrivals(&self, span: Duration) -> Option<(u64, f64)> {
         let (older, newest) = self.span(span)?;
         let seconds = (newest.received_at - older.received_at).as_secs_f64();

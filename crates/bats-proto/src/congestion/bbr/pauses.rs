@@ -43,7 +43,7 @@ pub(super) struct Seen {
     /// Our share of what is in flight, and the part of ours that we took away.
     pub(super) share: f64,
     pub(super) taken: f64,
-    /// Our rate, octets a second.
+    /// Our rate, bytes a second.
     pub(super) rate: u64,
 }
 
@@ -88,12 +88,12 @@ impl Pauses {
         self.pause.map(|pause| pause.gain)
     }
 
-    /// The link's rate, octets a second, where somebody paused not long ago.
+    /// The link's rate, bytes a second, where somebody paused not long ago.
     pub(super) fn link_rate(&self, now: Timestamp) -> Option<u64> {
         self.last.filter(|&(at, _)| now - at < MEMORY).map(|(_, rate)| rate)
     }
 
-    /// Every acknowledgement, with the rate in octets a second that packets passed at.
+    /// Every acknowledgement, with the rate in bytes a second that packets passed at.
     pub(super) fn on_ack(&mut self, rate: u64) {
         if let Some(pause) = &mut self.pause {
             pause.best = pause.best.max(rate);
@@ -150,7 +150,7 @@ mod tests {
 
     const TRIP: Duration = Duration::from_millis(40);
 
-    /// Rounds of 40 ms over a link of 12 MB/s with this many octets a second of our own and the queue
+    /// Rounds of 40 ms over a link of 12 MB/s with this many bytes a second of our own and the queue
     /// that is told; what is known of the link's rate at the end, and the round in which a pause was seen.
     fn watch(rounds: &[(Duration, u64)]) -> (Option<u64>, Option<usize>) {
         let (mut pauses, mut seen_at, mut trips) = (Pauses::default(), None, vec![TRIP * 2; 3]);

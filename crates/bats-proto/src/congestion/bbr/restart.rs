@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 /// Whether to start anew.
 #[derive(Debug)]
 pub(super) struct Restart {
-    /// The best rate that the path carried, octets a second, and that of these rounds.
+    /// The best rate that the path carried, bytes a second, and that of these rounds.
     best: u64,
     candidate: u64,
     held: u32,

@@ -1,7 +1,7 @@
 //! Beside flows that keep a queue standing, whoever yields to a queue starves. Here is how we hold
 //! our own, and how we find out whether anybody is there.
 //!
-//! *Is anybody there?* In a first-in-first-out queue the round trip is the sum of everybody's octets
+//! *Is anybody there?* In a first-in-first-out queue the round trip is the sum of everybody's bytes
 //! in flight over the rate. Taking a part of ours away shortens it by our share of that: all of it
 //! if we are alone, nothing if there is no queue but a longer path. Such a trial is made when a queue
 //! does not yield, and again every few seconds.
@@ -29,7 +29,7 @@ const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const RATE_ROUNDS: usize = 10;
 /// Products in flight at an equal share, how many more or fewer for a share of the queue that is off
 /// by one, and the least and the most.
-pub(super) const PRODUCTS: f64 = 2.0;
+pub(super) const CWND_GAIN: f64 = 2.0;
 const PRODUCTS_PER_SHARE: f64 = 3.0;
 pub(super) const EQUAL_SHARE: f64 = 0.5;
 const LEAST_PRODUCTS: f64 = 0.7;
@@ -92,7 +92,7 @@ pub(super) struct Round {
     /// A queue below this is none.
     pub(super) empty: Duration,
     pub(super) min_rtt: Duration,
-    /// Octets in flight.
+    /// Bytes in flight.
     pub(super) in_flight: u64,
     /// Share of the packets lost beyond the path's own loss.
     pub(super) excess: f64,
@@ -110,7 +110,7 @@ pub(super) enum Finding {
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     rounds: u32,
-    /// Octets in flight before, and the part of them that is taken.
+    /// Bytes in flight before, and the part of them that is taken.
     in_flight: f64,
     taken: f64,
     /// Round trip to be expected without it, and the least one since, in seconds.
@@ -154,7 +154,7 @@ pub(super) struct Rivals {
 }
 
 impl Rivals {
-    /// Begins with this rate in octets a second, and a trial soon.
+    /// Begins with this rate in bytes a second, and a trial soon.
     /// `share` and `products` are those of the last time.
     pub(super) fn new(
         now: Timestamp,
@@ -187,7 +187,7 @@ impl Rivals {
         }
     }
 
-    /// The best rate of late, octets a second.
+    /// The best rate of late, bytes a second.
     pub(super) fn rate(&self) -> u64 {
         self.rates.iter().copied().max().unwrap_or(0)
     }
@@ -219,7 +219,7 @@ impl Rivals {
         CYCLE[self.phase] * (1.0 + more.max(0.0))
     }
 
-    /// Octets that may be in flight.
+    /// Bytes that may be in flight.
     pub(super) fn window(&self) -> u64 {
         let product = self.rate() as f64 * self.min_rtt.as_secs_f64();
         if let Some(gain) = self.pauses.gain() {
@@ -246,7 +246,7 @@ impl Rivals {
         self.overflow > FLOOD
     }
 
-    /// Every acknowledgement, with the rate in octets a second that packets passed at.
+    /// Every acknowledgement, with the rate in bytes a second that packets passed at.
     pub(super) fn on_ack(&mut self, now: Timestamp, min_rtt: Duration, rate: u64) {
         self.min_rtt = min_rtt;
         self.pauses.on_ack(rate);

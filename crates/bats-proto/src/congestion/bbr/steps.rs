@@ -69,7 +69,7 @@ impl Bbr {
                 self.bandwidth as f64
             }
             Conclusion::Share(share) => self.bandwidth as f64 * share.max(MIN_TRIAL_SHARE),
-            Conclusion::Overrun(octets) => octets,
+            Conclusion::Overrun(bytes) => bytes,
         };
         if (rate as u64) < self.bandwidth {
             self.bandwidth = rate as u64;

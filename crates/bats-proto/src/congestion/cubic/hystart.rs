@@ -55,7 +55,7 @@ impl HyStart {
         *rounds > CONSERVATIVE_ROUNDS
     }
 
-    /// Growth of the window for each octet acknowledged.
+    /// Growth of the window for each byte acknowledged.
     pub(super) fn growth(&self) -> f64 {
         if self.conservative.is_some() { 1.0 / CONSERVATIVE_DIVISOR } else { 1.0 }
     }

@@ -72,7 +72,7 @@ struct Arrival {
 pub(super) struct Gcc {
     state: State,
     packet: f64,
-    /// Octets a second.
+    /// Bytes a second.
     rate: f64,
     trend: Trend,
     losses: Losses,
@@ -142,7 +142,7 @@ impl Gcc {
         });
     }
 
-    /// Octets a second that passed the receiver, lost ones included.
+    /// Bytes a second that passed the receiver, lost ones included.
     fn arriving(&self) -> Option<f64> {
         let newest = self.arrivals.back()?;
         // What arrives grows by the moment in start-up.
@@ -156,8 +156,8 @@ impl Gcc {
             });
         let older = older.map_or(self.arrivals.front()?, |(_, arrival)| arrival);
         let seconds = (newest.at - older.at).as_secs_f64();
-        let octets = newest.cumulative.saturating_sub(older.cumulative) as f64;
-        (seconds > 1e-3).then(|| octets / seconds)
+        let bytes = newest.cumulative.saturating_sub(older.cumulative) as f64;
+        (seconds > 1e-3).then(|| bytes / seconds)
     }
 
     /// The least queue of the last while, if there were enough acknowledgements to tell.

@@ -124,8 +124,8 @@ impl Incoming {
             }
             Self::Rateless { flow, reassembly } => {
                 if let Some(key) = &mut open {
-                    altered += flow.verify(|number, octets| {
-                        let is_genuine = key.open_block(number, octets);
+                    altered += flow.verify(|number, bytes| {
+                        let is_genuine = key.open_block(number, bytes);
                         genuine += u64::from(is_genuine);
                         certain = if is_genuine { certain } else { Some(number) };
                         is_genuine
@@ -335,10 +335,10 @@ impl Incoming {
     }
 
     /// Sets how long the repair of gaps is left to relays.
-    pub(in crate::connection) fn set_patience(&mut self, patience: Duration) {
+    pub(in crate::connection) fn set_feedback_delay(&mut self, patience: Duration) {
         match self {
-            Self::Reliable { flow, .. } => flow.set_patience(patience),
-            Self::Rateless { flow, .. } => flow.set_patience(patience),
+            Self::Reliable { flow, .. } => flow.set_feedback_delay(patience),
+            Self::Rateless { flow, .. } => flow.set_feedback_delay(patience),
             Self::Timely(_) => {}
         }
     }
@@ -348,7 +348,7 @@ impl Incoming {
         matches!(self, Self::Rateless { .. })
     }
 
-    /// Number and octets of the symbol of a source packet.
+    /// Number and bytes of the symbol of a source packet.
     pub(in crate::connection) fn source<'a>(&self, payload: &'a [u8]) -> Option<(u64, &'a [u8])> {
         let seen_end = match self {
             Self::Reliable { flow, .. } => flow.seen_end(),

@@ -66,7 +66,7 @@ impl Outgoing {
         }
     }
 
-    /// Octets that wait to be sent or to be acknowledged. What is kept for the repair of messages with
+    /// Bytes that wait to be sent or to be acknowledged. What is kept for the repair of messages with
     /// deadlines waits for nothing.
     pub(in crate::connection) fn waiting_bytes(&self) -> usize {
         match self {
@@ -75,7 +75,7 @@ impl Outgoing {
         }
     }
 
-    /// Octets that wait and octets kept for repair.
+    /// Bytes that wait and bytes kept for repair.
     pub(in crate::connection) fn bytes_held(&self) -> usize {
         match self {
             Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.bytes_held(),
@@ -92,7 +92,7 @@ impl Outgoing {
         }
     }
 
-    /// Octets that were not sent yet.
+    /// Bytes that were not sent yet.
     pub(in crate::connection) fn unsent_bytes(&self) -> usize {
         match self {
             Self::Reliable { queue, flow } => queue.bytes_held() + flow.unsent_bytes(),
@@ -169,9 +169,9 @@ impl Outgoing {
             Self::Reliable { queue, flow } => {
                 while flow.wants_symbol() && !queue.is_empty() {
                     let number = flow.next_symbol();
-                    let pushed = flow.push_symbol(symbol_size, |octets| match &mut seal {
-                        None => queue.fill_symbol(octets),
-                        Some(key) => key.seal(number, octets, |octets| queue.fill_symbol(octets)),
+                    let pushed = flow.push_symbol(symbol_size, |bytes| match &mut seal {
+                        None => queue.fill_symbol(bytes),
+                        Some(key) => key.seal(number, bytes, |bytes| queue.fill_symbol(bytes)),
                     });
                     if !pushed {
                         break;
@@ -182,10 +182,10 @@ impl Outgoing {
             Self::Rateless { queue, flow } => {
                 while flow.wants_block() && !queue.is_empty() {
                     let number = flow.next_number();
-                    let pushed = flow.push_block(symbol_size, path, |octets| {
+                    let pushed = flow.push_block(symbol_size, path, |bytes| {
                         let len = match &mut seal {
-                            None => queue.fill_symbol(octets),
-                            Some(key) => key.seal_block(number, octets, |o| queue.fill_symbol(o)),
+                            None => queue.fill_symbol(bytes),
+                            Some(key) => key.seal_block(number, bytes, |o| queue.fill_symbol(o)),
                         };
                         (len, !queue.is_empty())
                     });
@@ -199,12 +199,12 @@ impl Outgoing {
                 queue.expire(now);
                 while flow.wants_symbol() && !queue.is_empty() {
                     let number = flow.symbols();
-                    let pushed = flow.push_symbol(symbol_size, |octets| match &mut seal {
-                        None => queue.fill_symbol(octets),
+                    let pushed = flow.push_symbol(symbol_size, |bytes| match &mut seal {
+                        None => queue.fill_symbol(bytes),
                         Some(key) => {
                             let mut expires = now;
-                            let len = key.seal(number, octets, |octets| {
-                                let (len, at) = queue.fill_symbol(octets);
+                            let len = key.seal(number, bytes, |bytes| {
+                                let (len, at) = queue.fill_symbol(bytes);
                                 expires = at;
                                 len
                             });
@@ -342,9 +342,9 @@ impl Outgoing {
     }
 
     /// Sets how long the repair of gaps is left to relays.
-    pub(in crate::connection) fn set_patience(&mut self, patience: Duration) {
+    pub(in crate::connection) fn set_feedback_delay(&mut self, patience: Duration) {
         if let Self::Rateless { flow, .. } = self {
-            flow.set_patience(patience);
+            flow.set_feedback_delay(patience);
         }
     }
 }

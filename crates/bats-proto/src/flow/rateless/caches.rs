@@ -6,7 +6,7 @@ use super::inner_code;
 
 /// Numbers of source packets for which batches are remembered.
 const REMEMBERED: usize = 4;
-/// Octets of batches remembered for each.
+/// Bytes of batches remembered for each.
 const BYTES: usize = 1 << 20;
 
 /// The structures of batches, which depend on the number of source packets alone.

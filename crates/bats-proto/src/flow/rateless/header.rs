@@ -4,16 +4,16 @@ use crate::wire::varint::{Reader, Writer};
 
 use super::BATCH;
 
-/// Octets before the data of a packet: this header and the coefficient vector.
+/// Bytes before the data of a packet: this header and the coefficient vector.
 pub const RATELESS_HEADER_LEN: usize = FIELDS_LEN + BATCH;
 const FIELDS_LEN: usize = 15;
 
-/// Octets of a source packet where symbols have `symbol_size` octets.
+/// Bytes of a source packet where symbols have `symbol_size` bytes.
 pub fn rateless_packet_size(symbol_size: usize) -> usize {
     symbol_size.saturating_sub(RATELESS_HEADER_LEN - MAX_CODING_HEADER_LEN).max(1)
 }
 
-/// Octets of a coded packet of a carried flow for symbols of this size: relays put a vector of their
+/// Bytes of a coded packet of a carried flow for symbols of this size: relays put a vector of their
 /// own before the one of RFC 9426.
 pub(super) fn carried_packet_size(symbol_size: usize) -> usize {
     symbol_size.saturating_sub(BATCH).max(1)
@@ -28,7 +28,7 @@ pub struct RatelessHeader {
     pub block: u32,
     /// K: source packets of the block.
     pub source_packets: u16,
-    /// T: octets of a source packet.
+    /// T: bytes of a source packet.
     pub packet_size: u16,
     /// BID, 24 bits.
     pub batch: u32,

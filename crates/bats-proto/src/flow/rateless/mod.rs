@@ -25,7 +25,7 @@ pub(super) const MAX_OPEN: u64 = 64;
 
 /// M = 16, q = 256.
 fn inner_code() -> Option<InnerCode> {
-    InnerCode::new(BATCH, Field::Octet).ok()
+    InnerCode::new(BATCH, Field::Byte).ok()
 }
 
 /// Source packets that are promised for a promise of so many symbols: a packet is held received, under

@@ -19,7 +19,7 @@ use crate::wire::varint::Reader;
 const MIN_FEEDBACK_INTERVAL: Duration = Duration::from_millis(1);
 /// Rows that a source packet takes: received, and under elimination or solved.
 const ROWS: usize = 3;
-/// Octets that elimination may take for each packet beside rows, most where each is the only one of its
+/// Bytes that elimination may take for each packet beside rows, most where each is the only one of its
 /// batch, and for each block.
 const WORK_BYTES: usize = 16 << 10;
 const BLOCK_BYTES: usize = 1 << 20;
@@ -30,9 +30,9 @@ const MOST_SUPPORT: u32 = 64;
 /// What a receiver of blocks is set up with.
 #[derive(Clone, Copy, Debug)]
 pub struct RatelessParameters {
-    /// Octets of a symbol at most.
+    /// Bytes of a symbol at most.
     pub max_symbol_size: usize,
-    /// Octets that blocks and messages may occupy.
+    /// Bytes that blocks and messages may occupy.
     pub receive_budget: usize,
     /// Symbols promised in the handshake.
     pub initial_credit: u64,
@@ -63,7 +63,7 @@ enum Block {
 /// What a packet says of itself.
 #[derive(Clone, Copy, Debug)]
 struct Packet<'a> {
-    /// Source packets of its block, and octets of each.
+    /// Source packets of its block, and bytes of each.
     sizes: (u32, usize),
     batch: u32,
     /// Coefficients and content.
@@ -121,11 +121,11 @@ impl RatelessReceiver {
     }
 
     /// Leaves the repair of what is missing to relays for so long: it is not asked for more often.
-    pub fn set_patience(&mut self, patience: Duration) {
+    pub fn set_feedback_delay(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// Octets held by blocks.
+    /// Bytes held by blocks.
     pub fn bytes_held(&self) -> usize {
         let bytes = |block: &Block| match block {
             Block::Open { decoder, .. } => decoder.bytes(),
@@ -326,7 +326,7 @@ impl RatelessReceiver {
     }
 
     /// Lets `open` look at blocks that were decoded and not looked at yet: it gets the block's number
-    /// and octets, and puts the content in their place, or says that they were altered. These are
+    /// and bytes, and puts the content in their place, or says that they were altered. These are
     /// missing again; how many there were.
     pub fn verify(&mut self, mut open: impl FnMut(u64, &mut Vec<u8>) -> bool) -> u64 {
         let mut altered = Vec::new();

@@ -29,19 +29,19 @@ const CARRIED_SPARE: u64 = 1;
 const CARRIED_SHARE: u64 = 256;
 /// Packets sent without being asked after a silence.
 const PROBE_PACKETS: u64 = 2;
-/// Octets of padding that a block has at least, and what makes K one more than it need be.
+/// Bytes of padding that a block has at least, and what makes K one more than it need be.
 const PADDING: usize = 1;
 
 /// What a sender of blocks is set up with.
 #[derive(Clone, Copy, Debug)]
 pub struct RatelessSenderParameters {
-    /// Octets of a symbol at most.
+    /// Bytes of a symbol at most.
     pub max_symbol_size: usize,
     /// Source packets that each receiver promised to take.
     pub initial_credit: u64,
     /// What the first round favours.
     pub goal: Goal,
-    /// Octets that blocks may occupy.
+    /// Bytes that blocks may occupy.
     pub budget: usize,
     /// Receivers, at least 1: a block is done when all have it.
     pub receivers: usize,
@@ -121,7 +121,7 @@ impl RatelessSender {
         }
     }
 
-    /// Octets held by blocks that somebody lacks.
+    /// Bytes held by blocks that somebody lacks.
     pub fn bytes_held(&self) -> usize {
         self.bytes
     }
@@ -155,7 +155,7 @@ impl RatelessSender {
             && (self.blocks.is_empty() || self.bytes < self.parameters.budget)
     }
 
-    /// Adds a block that `fill` writes, from symbols of up to `symbol_size` octets; `more` tells, after
+    /// Adds a block that `fill` writes, from symbols of up to `symbol_size` bytes; `more` tells, after
     /// it has written, whether another would follow at once. False if it wrote nothing.
     pub fn push_block(
         &mut self,
@@ -239,7 +239,7 @@ impl RatelessSender {
     }
 
     /// Leaves repairs to relays for so long: what is missing earlier may still be on the way.
-    pub fn set_patience(&mut self, patience: Duration) {
+    pub fn set_feedback_delay(&mut self, patience: Duration) {
         self.patience = patience;
     }
 

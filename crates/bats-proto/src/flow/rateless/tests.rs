@@ -36,9 +36,9 @@ fn a_packet_of_each_batch_is_enough() {
     let mut now = Timestamp::from_millis(1);
     let (receiver, sender) = (&mut field.receivers[0], &mut field.sender);
     let mut taken = 0;
-    sender.push_block(SYMBOL, &view, |octets| {
-        taken = octets.len().min(data.len());
-        octets[..taken].copy_from_slice(&data[..taken]);
+    sender.push_block(SYMBOL, &view, |bytes| {
+        taken = bytes.len().min(data.len());
+        bytes[..taken].copy_from_slice(&data[..taken]);
         (taken, false)
     });
     let mut block = None;
@@ -60,15 +60,15 @@ fn a_packet_of_each_batch_is_enough() {
     let counters = receiver.counters();
     assert!(block.as_deref() == Some(&data[..taken]), "{sent} sent, {counters:?}");
     assert_eq!(counters.refused, 0, "the first attempt succeeds: {counters:?}");
-    assert!(taken > 400 * SYMBOL, "{taken} octets");
+    assert!(taken > 400 * SYMBOL, "{taken} bytes");
 }
 
 /// One sender, several receivers with losses of their own, a packet every 0.1 ms; reports are lost
 /// like packets.
 struct Field {
     symbol: usize,
-    sent_octets: usize,
-    report_octets: usize,
+    sent_bytes: usize,
+    report_bytes: usize,
     sender: RatelessSender,
     receivers: Vec<RatelessReceiver>,
     got: Vec<Vec<u8>>,
@@ -102,8 +102,8 @@ impl Field {
         };
         Self {
             symbol,
-            sent_octets: 0,
-            report_octets: 0,
+            sent_bytes: 0,
+            report_bytes: 0,
             sender,
             receivers: (0..receivers).map(|_| RatelessReceiver::new(parameters)).collect(),
             got: vec![Vec::new(); receivers],
@@ -124,16 +124,16 @@ impl Field {
         for step in 1..600_000_u64 {
             let now = Timestamp::from_micros(step * 100);
             while !left.is_empty() && self.sender.wants_block() {
-                self.sender.push_block(self.symbol, &view, |octets| {
-                    let (part, rest) = left.split_at(left.len().min(octets.len()));
-                    octets[..part.len()].copy_from_slice(part);
+                self.sender.push_block(self.symbol, &view, |bytes| {
+                    let (part, rest) = left.split_at(left.len().min(bytes.len()));
+                    bytes[..part.len()].copy_from_slice(part);
                     left = rest;
                     (part.len(), !rest.is_empty())
                 });
             }
             if self.sender.poll(now, &mut out).is_some() {
                 self.sent += 1;
-                self.sent_octets += out.len() + SHORT_OVERHEAD;
+                self.sent_bytes += out.len() + SHORT_OVERHEAD;
                 packets.push_back((now + DELAY, out.clone()));
             } else if step % 500 == 0 && !self.sender.all_acknowledged() {
                 self.sender.on_probe_timeout();
@@ -153,11 +153,11 @@ impl Field {
                 if receiver.feedback_at().is_some_and(|at| at <= now) {
                     let told = receiver.update_credit(now, DELAY * 2, 0).then(|| receiver.credit());
                     let report = receiver.feedback(now, DELAY * 2);
-                    let mut octets = [0; 2_000];
-                    let mut writer = Writer::new(&mut octets);
+                    let mut bytes = [0; 2_000];
+                    let mut writer = Writer::new(&mut bytes);
                     report.encode(&mut writer).unwrap();
                     // Type, acknowledgement and credit along with it, and the packet around them.
-                    self.report_octets += writer.written() + 32 + SHORT_OVERHEAD;
+                    self.report_bytes += writer.written() + 32 + SHORT_OVERHEAD;
                     if !self.rng.random_bool(self.loss) {
                         reports.push_back((now + DELAY, index, report, told));
                     }
@@ -180,7 +180,7 @@ impl Field {
     }
 }
 
-fn octets(len: usize, seed: u64) -> Vec<u8> {
+fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut data = vec![0; len];
     ChaCha8Rng::seed_from_u64(seed).fill(&mut data[..]);
     data
@@ -192,7 +192,7 @@ proptest! {
     fn everyone_gets_everything_in_order(
         len in 1_usize..150_000, receivers in 1_usize..4, loss in 0.0..0.4, seed: u64,
     ) {
-        let data = octets(len, seed);
+        let data = bytes(len, seed);
         let mut field = Field::new(receivers, loss, seed);
         prop_assert!(field.run(&data).is_some(), "not done");
         for got in &field.got {
@@ -222,9 +222,9 @@ proptest! {
     fn headers_survive(sequence: u32, block: u32, k in 1_u16.., t in 1_u16.., batch in 0_u32..1 << 24) {
         use crate::wire::varint::{Reader, Writer};
         let header = RatelessHeader { sequence, block, source_packets: k, packet_size: t, batch };
-        let mut octets = [0; RATELESS_HEADER_LEN - BATCH];
-        header.encode(&mut Writer::new(&mut octets)).unwrap();
-        prop_assert_eq!(RatelessHeader::decode(&mut Reader::new(&octets)), Ok(header));
+        let mut bytes = [0; RATELESS_HEADER_LEN - BATCH];
+        header.encode(&mut Writer::new(&mut bytes)).unwrap();
+        prop_assert_eq!(RatelessHeader::decode(&mut Reader::new(&bytes)), Ok(header));
     }
 }
 
@@ -233,13 +233,13 @@ proptest! {
 #[test]
 fn one_sender_serves_thirty_two_receivers() {
     const FULL: usize = 1_408;
-    let data = octets(1_500_000, 1);
+    let data = bytes(1_500_000, 1);
     let mut field = Field::of_symbols(FULL, 32, 0.1, 7);
     let time = field.run(&data);
     assert!(field.got.iter().all(|got| *got == data));
     let packets = data.len() as f64 / rateless_packet_size(FULL) as f64;
     let ratio = field.sent as f64 / (packets / 0.9);
-    let feedback = field.report_octets as f64 / field.sent_octets as f64;
+    let feedback = field.report_bytes as f64 / field.sent_bytes as f64;
     println!("{ratio:.3} of k / (1 - p), feedback {:.2} %, {time:?}", feedback * 100.0);
     assert!(time.is_some() && ratio < 1.25, "{ratio}");
     assert!(feedback <= 0.02, "{feedback}");
@@ -249,7 +249,7 @@ fn one_sender_serves_thirty_two_receivers() {
 #[test]
 fn a_long_transfer_takes_hardly_more_than_the_bound() {
     for loss in [0.0, 0.1, 0.3] {
-        let data = octets(1_500_000, 3);
+        let data = bytes(1_500_000, 3);
         let mut field = Field::new(1, loss, 5);
         assert!(field.run(&data).is_some());
         let packets = data.len() as f64 / rateless_packet_size(SYMBOL) as f64;
@@ -271,9 +271,9 @@ fn promises_are_kept_and_reports_of_the_future_refused() {
     let packet = |block: u32, source_packets: u16| {
         let header =
             RatelessHeader { sequence: 0, block, source_packets, packet_size: 10, batch: 0 };
-        let mut octets = vec![1; RATELESS_HEADER_LEN + 10];
-        header.encode(&mut crate::wire::varint::Writer::new(&mut octets)).unwrap();
-        octets
+        let mut bytes = vec![1; RATELESS_HEADER_LEN + 10];
+        header.encode(&mut crate::wire::varint::Writer::new(&mut bytes)).unwrap();
+        bytes
     };
     let now = Timestamp::from_millis(1);
     assert!(

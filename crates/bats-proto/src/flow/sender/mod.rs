@@ -1,4 +1,4 @@
-//! The sending end of a reliable flow: symbols in cells, what leaves next, and what protects a cell when
+//! The sending end of a reliable flow: symbols in generations, what leaves next, and what protects a generation when
 //! it ends.
 
 mod repair;
@@ -19,12 +19,12 @@ use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader, SOURCE_HEADER_LEN, So
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Writer;
 
-/// Least symbols of a cell: an S-batch.
-const MIN_CELL: u64 = BATCH_SIZE as u64;
-/// A cell lasts this long at least; its end is when its losses are repaired.
-const CELL_TIME: Duration = Duration::from_millis(3);
-/// Share of a round trip that a cell may last: repairs then still come well before a top-up.
-const CELL_RTT_SHARE: u32 = 2;
+/// Least symbols of a generation: an S-batch.
+const MIN_GENERATION: u64 = BATCH_SIZE as u64;
+/// A generation lasts this long at least; its end is when its losses are repaired.
+const GENERATION_TIME: Duration = Duration::from_millis(3);
+/// Share of a round trip that a generation may last: repairs then still come well before a top-up.
+const GENERATION_RTT_FRACTION: u32 = 2;
 /// Symbols cut ahead of being sent: one GSO burst.
 const UNSENT_SYMBOLS: u64 = 64;
 /// Payload buffers kept for reuse.
@@ -35,7 +35,7 @@ const THIN_WINDOW: u64 = 32;
 /// What a sender is set up with.
 #[derive(Clone, Copy, Debug)]
 pub struct SenderParameters {
-    /// Octets of a symbol at most.
+    /// Bytes of a symbol at most.
     pub max_symbol_size: usize,
     /// Symbols that one repair may cover.
     pub window_cap: u16,
@@ -45,7 +45,7 @@ pub struct SenderParameters {
     pub initial_credit: u64,
     /// What redundancy favours.
     pub goal: Goal,
-    /// Octets that symbols may occupy.
+    /// Bytes that symbols may occupy.
     pub budget: usize,
 }
 
@@ -66,20 +66,20 @@ pub struct SenderCounters {
 
 /// Consecutive symbols that are repaired together.
 #[derive(Debug)]
-struct Cell {
+struct Generation {
     first: u64,
     end: u64,
     closed: bool,
     tail: bool,
     rounds: u32,
-    /// Repairs of this cell: sequence number, and when it was sent.
+    /// Repairs of this generation: sequence number, and when it was sent.
     repairs: VecDeque<(u64, Option<Timestamp>)>,
 }
 
 #[derive(Debug)]
 struct QueuedRepair {
     sequence: u64,
-    cell_first: u64,
+    generation_first: u64,
     /// The symbol after the last one of its window.
     end: u64,
     header: RepairHeader,
@@ -102,7 +102,7 @@ pub struct FlowSender {
     decoded_below: u64,
     /// The symbol after the last one that the peer has heard of.
     seen_end: u64,
-    cells: VecDeque<Cell>,
+    generations: VecDeque<Generation>,
     queue: VecDeque<QueuedRepair>,
     spare: Vec<Vec<u8>>,
     next_batch: u64,
@@ -111,7 +111,7 @@ pub struct FlowSender {
     /// Proactive repairs owed a source packet, and what one more source packet adds.
     spread: f64,
     spread_step: f64,
-    /// Fraction of a repair carried from cell to cell.
+    /// Fraction of a repair carried from generation to generation.
     carry: f64,
     thin: ThinFlow,
     shares: Shares,
@@ -125,14 +125,14 @@ impl FlowSender {
             encoder: StreamEncoder::new(parameters.max_symbol_size, parameters.seed),
             symbol: Vec::new(),
             rate: RateController::new(parameters.goal),
-            window_cap: u64::from(parameters.window_cap).max(MIN_CELL),
+            window_cap: u64::from(parameters.window_cap).max(MIN_GENERATION),
             max_symbol_size: parameters.max_symbol_size,
             budget: parameters.budget,
             credit: parameters.initial_credit,
             next_unsent: 0,
             decoded_below: 0,
             seen_end: 0,
-            cells: VecDeque::new(),
+            generations: VecDeque::new(),
             queue: VecDeque::new(),
             spare: Vec::new(),
             next_batch: 0,
@@ -151,7 +151,7 @@ impl FlowSender {
         self.encoder.next()
     }
 
-    /// Octets held for sending and repair.
+    /// Bytes held for sending and repair.
     pub fn bytes_held(&self) -> usize {
         self.encoder.bytes_held() + self.queue.len() * self.max_symbol_size
     }
@@ -165,7 +165,7 @@ impl FlowSender {
     pub fn trim(&mut self) {
         self.encoder.trim();
         self.symbol = Vec::new();
-        self.cells.shrink_to_fit();
+        self.generations.shrink_to_fit();
         self.queue.shrink_to_fit();
         self.spare = Vec::new();
     }
@@ -194,7 +194,7 @@ impl FlowSender {
             || !self.shares.is_empty()
     }
 
-    /// Octets of symbols that were not sent yet.
+    /// Bytes of symbols that were not sent yet.
     pub fn unsent_bytes(&self) -> usize {
         let symbols = self.encoder.next() - self.next_unsent + self.shares.symbols();
         symbols as usize * self.max_symbol_size
@@ -216,7 +216,7 @@ impl FlowSender {
         self.shares.release(link);
     }
 
-    /// Adds a symbol of up to `size` octets that `fill` writes; false if it wrote none.
+    /// Adds a symbol of up to `size` bytes that `fill` writes; false if it wrote none.
     pub fn push_symbol(&mut self, size: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let size = size.min(self.max_symbol_size);
         self.symbol.resize(size, 0);
@@ -230,7 +230,7 @@ impl FlowSender {
     }
 
     /// The next coded payload, header included, into `out`. `more` tells whether further symbols
-    /// would follow at once: if not, the cell ends with the last symbol.
+    /// would follow at once: if not, the generation ends with the last symbol.
     pub fn poll(
         &mut self,
         now: Timestamp,
@@ -257,7 +257,7 @@ impl FlowSender {
         self.next_unsent += 1;
         self.spread += self.spread_step;
         self.thin.on_symbol(now);
-        self.grow_cell(now, number, path, more);
+        self.grow_generation(now, number, path, more);
         Some(kind)
     }
 
@@ -273,7 +273,7 @@ impl FlowSender {
             let limit = self.encoder.next().min(self.credit);
             let Some(number) = self.shares.next() else {
                 let first = self.next_unsent;
-                let end = limit.min((first / MIN_CELL + 1) * MIN_CELL);
+                let end = limit.min((first / MIN_GENERATION + 1) * MIN_GENERATION);
                 if first >= end {
                     return None;
                 }
@@ -281,7 +281,7 @@ impl FlowSender {
                 for number in first..end {
                     self.next_unsent = number + 1;
                     self.thin.on_symbol(now);
-                    self.grow_cell(now, number, path, more);
+                    self.grow_generation(now, number, path, more);
                 }
                 continue;
             };
@@ -318,9 +318,9 @@ impl FlowSender {
         } else {
             self.counters.proactive_packets += 1;
         }
-        if let Some(index) = self.cell_of(repair.cell_first)
+        if let Some(index) = self.generation_of(repair.generation_first)
             && let Some(entry) =
-                self.cells[index].repairs.iter_mut().find(|(s, _)| *s == repair.sequence)
+                self.generations[index].repairs.iter_mut().find(|(s, _)| *s == repair.sequence)
         {
             entry.1 = Some(now);
         }
@@ -331,19 +331,19 @@ impl FlowSender {
         PacketKind::Repair
     }
 
-    /// Symbols that a cell should have now.
-    fn cell_target(&self, path: &PathView) -> u64 {
-        let time = CELL_TIME.max(path.smoothed_rtt / CELL_RTT_SHARE);
-        let octets = path.rate_bytes_per_second as f64 * time.as_secs_f64();
-        let symbols = octets / self.max_symbol_size.max(1) as f64;
-        (symbols as u64).clamp(MIN_CELL, self.window_cap)
+    /// Symbols that a generation should have now.
+    fn generation_target(&self, path: &PathView) -> u64 {
+        let time = GENERATION_TIME.max(path.smoothed_rtt / GENERATION_RTT_FRACTION);
+        let bytes = path.rate_bytes_per_second as f64 * time.as_secs_f64();
+        let symbols = bytes / self.max_symbol_size.max(1) as f64;
+        (symbols as u64).clamp(MIN_GENERATION, self.window_cap)
     }
 
-    /// A source symbol was sent: it belongs to the open cell, and may end it.
-    fn grow_cell(&mut self, now: Timestamp, number: u64, path: &PathView, more: bool) {
-        match self.cells.back_mut() {
-            Some(cell) if !cell.closed => cell.end = number + 1,
-            _ => self.cells.push_back(Cell {
+    /// A source symbol was sent: it belongs to the open generation, and may end it.
+    fn grow_generation(&mut self, now: Timestamp, number: u64, path: &PathView, more: bool) {
+        match self.generations.back_mut() {
+            Some(generation) if !generation.closed => generation.end = number + 1,
+            _ => self.generations.push_back(Generation {
                 first: number,
                 end: number + 1,
                 closed: false,
@@ -353,38 +353,38 @@ impl FlowSender {
             }),
         }
         let last = !more && self.next_unsent == self.encoder.next();
-        let target = self.cell_target(path);
-        let Some(cell) = self.cells.back_mut() else { return };
+        let target = self.generation_target(path);
+        let Some(generation) = self.generations.back_mut() else { return };
         if last && self.thin.is_thin(now, path) {
-            cell.closed = true;
-            cell.tail = true;
+            generation.closed = true;
+            generation.tail = true;
             self.repair_at_once(now, number + 1, path);
-        } else if last || cell.end - cell.first >= target {
-            self.close_cell(path, last);
+        } else if last || generation.end - generation.first >= target {
+            self.close_generation(path, last);
         }
     }
 
     /// The last symbol of a message of a thin flow, for which no other will make up, is protected
     /// together with what is not known to have arrived.
     fn repair_at_once(&mut self, now: Timestamp, end: u64, path: &PathView) {
-        let Some(cell) = self.cells.back() else { return };
-        let cell_first = cell.first;
-        let (symbols, tail) = (end - cell_first, RepairClass::Tail);
+        let Some(generation) = self.generations.back() else { return };
+        let generation_first = generation.first;
+        let (symbols, tail) = (end - generation_first, RepairClass::Tail);
         let wanted = self.rate.thin(path).max(self.rate.proactive(tail, symbols, path).ceil());
-        let first = self.decoded_below.max(end.saturating_sub(THIN_WINDOW)).min(cell_first);
+        let first = self.decoded_below.max(end.saturating_sub(THIN_WINDOW)).min(generation_first);
         let lengths =
             (first..end).filter_map(|number| self.encoder.symbol(number)).map(<[u8]>::len);
-        let octets = lengths.max().unwrap_or(self.max_symbol_size) + REPAIR_HEADER_LEN;
-        let count = self.thin.allow(now, wanted as u64, octets, path);
-        self.make_repairs(cell_first, first, end, count, false);
+        let bytes = lengths.max().unwrap_or(self.max_symbol_size) + REPAIR_HEADER_LEN;
+        let count = self.thin.allow(now, wanted as u64, bytes, path);
+        self.make_repairs(generation_first, first, end, count, false);
     }
 
-    /// Ends the open cell and makes its proactive repairs.
-    fn close_cell(&mut self, path: &PathView, tail: bool) {
-        let Some(cell) = self.cells.back_mut() else { return };
-        cell.closed = true;
-        cell.tail = tail;
-        let (first, end) = (cell.first, cell.end);
+    /// Ends the open generation and makes its proactive repairs.
+    fn close_generation(&mut self, path: &PathView, tail: bool) {
+        let Some(generation) = self.generations.back_mut() else { return };
+        generation.closed = true;
+        generation.tail = tail;
+        let (first, end) = (generation.first, generation.end);
         let class = if tail { RepairClass::Tail } else { RepairClass::Bulk };
         let wanted = self.rate.proactive(class, end - first, path);
         let count = if tail {
@@ -400,14 +400,14 @@ impl FlowSender {
             return;
         }
         self.make_repairs(first, first, end, count as u64, false);
-        // What is queued leaves with the symbols of the next cell, evenly.
+        // What is queued leaves with the symbols of the next generation, evenly.
         self.spread_step = self.queue.len() as f64 / (end - first) as f64;
         self.spread = self.spread.min(1.0);
     }
 
-    fn cell_of(&self, symbol: u64) -> Option<usize> {
-        let index = self.cells.partition_point(|cell| cell.end <= symbol);
-        self.cells.get(index).filter(|cell| cell.first <= symbol).map(|_| index)
+    fn generation_of(&self, symbol: u64) -> Option<usize> {
+        let index = self.generations.partition_point(|generation| generation.end <= symbol);
+        self.generations.get(index).filter(|generation| generation.first <= symbol).map(|_| index)
     }
 
     /// The symbol after the last one sent.

@@ -21,10 +21,10 @@ const LEAST_QUEUED_REPAIRS: usize = 64;
 const PROBE_COLUMNS: u64 = 2;
 
 impl FlowSender {
-    /// Queues `count` columns over the symbols from `first` to `end` of a cell.
+    /// Queues `count` columns over the symbols from `first` to `end` of a generation.
     pub(super) fn make_repairs(
         &mut self,
-        cell_first: u64,
+        generation_first: u64,
         first: u64,
         end: u64,
         count: u64,
@@ -59,14 +59,14 @@ impl FlowSender {
                 };
                 self.queue.push_back(QueuedRepair {
                     sequence,
-                    cell_first,
+                    generation_first,
                     end,
                     header,
                     top_up,
                     payload,
                 });
-                if let Some(index) = self.cell_of(cell_first) {
-                    self.cells[index].repairs.push_back((sequence, None));
+                if let Some(index) = self.generation_of(generation_first) {
+                    self.generations[index].repairs.push_back((sequence, None));
                 }
             }
             if top_up {
@@ -109,43 +109,44 @@ impl FlowSender {
         }
         self.decoded_below = feedback.decoded_below;
         self.seen_end = self.seen_end.max(feedback.seen_end);
-        while let Some(cell) = self.cells.front()
-            && cell.closed
-            && cell.end <= self.decoded_below
+        while let Some(generation) = self.generations.front()
+            && generation.closed
+            && generation.end <= self.decoded_below
         {
-            self.cells.pop_front();
+            self.generations.pop_front();
         }
-        // The open cell and cells under repair keep their symbols.
-        let keep = self.cells.front().map_or(self.next_unsent, |cell| cell.first);
+        // The open generation and generations under repair keep their symbols.
+        let keep = self.generations.front().map_or(self.next_unsent, |generation| generation.first);
         self.encoder.release_below(keep.min(self.decoded_below));
         self.drop_useless_repairs();
 
         let mut entries = feedback.entries.iter().peekable();
         while let Some(entry) = entries.next() {
-            let Some(index) = self.cell_of(entry.first) else { continue };
-            let cell_end = self.cells[index].end;
-            // A run of missing symbols may go on in the next cell: its part here has full rank.
+            let Some(index) = self.generation_of(entry.first) else { continue };
+            let generation_end = self.generations[index].end;
+            // A run of missing symbols may go on in the next generation: its part here has full rank.
             let run = entry.missing == entry.span;
             let mut missing =
-                if run { entry.span.min(cell_end - entry.first) } else { entry.missing };
+                if run { entry.span.min(generation_end - entry.first) } else { entry.missing };
             let first = entry.first;
-            // Repairs of small cells reach back over others and link them: what is missing in all of
+            // Repairs of small generations reach back over others and link them: what is missing in all of
             // them is not made up for by the first.
-            let stop = if run { cell_end } else { cell_end.max(first + self.window_cap) };
+            let stop =
+                if run { generation_end } else { generation_end.max(first + self.window_cap) };
             let mut end = (entry.first + entry.span).min(stop);
-            while let Some(next) = entries.next_if(|next| next.first < cell_end) {
-                let inside = next.span.min(cell_end - next.first);
+            while let Some(next) = entries.next_if(|next| next.first < generation_end) {
+                let inside = next.span.min(generation_end - next.first);
                 missing += if next.missing == next.span { inside } else { next.missing };
-                end = end.max((next.first + next.span).min(cell_end));
+                end = end.max((next.first + next.span).min(generation_end));
             }
             self.top_up(now, index, first, end, missing, feedback.repair_seen, path);
-            // The rest of a run that crosses cells.
-            let mut at = cell_end;
+            // The rest of a run that crosses generations.
+            let mut at = generation_end;
             while run && at < entry.first + entry.span {
-                let Some(index) = self.cell_of(at) else { break };
-                let stop = self.cells[index].end.min(entry.first + entry.span);
+                let Some(index) = self.generation_of(at) else { break };
+                let stop = self.generations[index].end.min(entry.first + entry.span);
                 self.top_up(now, index, at, stop, stop - at, feedback.repair_seen, path);
-                at = self.cells[index].end;
+                at = self.generations[index].end;
             }
         }
         Ok(())
@@ -163,8 +164,10 @@ impl FlowSender {
         self.queue = useful;
         for repair in useless {
             self.urgent -= usize::from(repair.top_up);
-            if let Some(index) = self.cell_of(repair.cell_first) {
-                self.cells[index].repairs.retain(|&(sequence, _)| sequence != repair.sequence);
+            if let Some(index) = self.generation_of(repair.generation_first) {
+                self.generations[index]
+                    .repairs
+                    .retain(|&(sequence, _)| sequence != repair.sequence);
             }
         }
     }
@@ -180,45 +183,45 @@ impl FlowSender {
         repair_seen: Option<u64>,
         path: &PathView,
     ) {
-        let cell = &mut self.cells[index];
-        if !cell.closed {
+        let generation = &mut self.generations[index];
+        if !generation.closed {
             return;
         }
         // A report is based on what had arrived half a round trip ago; what was sent less than a
         // round trip ago and after the newest repair it names is not in it.
         let horizon = path.smoothed_rtt + path.smoothed_rtt / 8 + path.ack_interval * 2;
-        cell.repairs.retain(|&(sequence, sent_at)| {
+        generation.repairs.retain(|&(sequence, sent_at)| {
             repair_seen.is_none_or(|seen| sequence > seen)
                 && sent_at.is_none_or(|at| at + horizon > now)
         });
-        let in_flight = cell.repairs.len() as u64;
-        let class = if cell.tail { RepairClass::Tail } else { RepairClass::Bulk };
+        let in_flight = generation.repairs.len() as u64;
+        let class = if generation.tail { RepairClass::Tail } else { RepairClass::Bulk };
         // A round is over when all of it has arrived or is lost; until then a repeated report asks
         // for nothing new.
         if in_flight == 0 {
-            cell.rounds += 1;
+            generation.rounds += 1;
         }
-        let needed = self.rate.top_up(class, missing, cell.rounds.max(1), path);
+        let needed = self.rate.top_up(class, missing, generation.rounds.max(1), path);
         if needed > in_flight {
-            let cell_first = cell.first;
-            self.make_repairs(cell_first, first, end, needed - in_flight, true);
+            let generation_first = generation.first;
+            self.make_repairs(generation_first, first, end, needed - in_flight, true);
         }
     }
 
     /// The path is gone and everything on it: what the peer has not heard of is sent again, without
     /// waiting for a report, which would take a round trip.
     pub fn on_path_lost(&mut self, now: Timestamp, path: &PathView) {
-        if let Some(cell) = self.cells.back_mut()
-            && !cell.closed
+        if let Some(generation) = self.generations.back_mut()
+            && !generation.closed
         {
-            cell.closed = true;
-            cell.tail = true;
+            generation.closed = true;
+            generation.tail = true;
         }
-        for index in 0..self.cells.len() {
-            let cell = &mut self.cells[index];
+        for index in 0..self.generations.len() {
+            let generation = &mut self.generations[index];
             // What is queued is still to be sent.
-            cell.repairs.retain(|(_, sent_at)| sent_at.is_none());
-            let (first, end) = (cell.first.max(self.seen_end), cell.end);
+            generation.repairs.retain(|(_, sent_at)| sent_at.is_none());
+            let (first, end) = (generation.first.max(self.seen_end), generation.end);
             if first < end {
                 self.top_up(now, index, first, end, end - first, None, path);
             }
@@ -231,21 +234,21 @@ impl FlowSender {
         if self.wants_to_send() {
             return true;
         }
-        if let Some(cell) = self.cells.back_mut()
-            && !cell.closed
+        if let Some(generation) = self.generations.back_mut()
+            && !generation.closed
         {
-            cell.closed = true;
-            cell.tail = true;
+            generation.closed = true;
+            generation.tail = true;
         }
         // The oldest is what the peer waits for. The newest shows it all that was sent: it asks for the
-        // whole of what a hole has taken, and not for a cell in each round trip.
-        let last = self.cells.len().saturating_sub(1);
+        // whole of what a hole has taken, and not for a generation in each round trip.
+        let last = self.generations.len().saturating_sub(1);
         for index in [0, last] {
-            let Some(cell) = self.cells.get_mut(index) else { return false };
+            let Some(generation) = self.generations.get_mut(index) else { return false };
             if index == 0 || last > 0 {
-                cell.repairs.clear();
+                generation.repairs.clear();
             }
-            let (first, end) = (cell.first, cell.end);
+            let (first, end) = (generation.first, generation.end);
             self.make_repairs(first, first.max(self.decoded_below), end, PROBE_COLUMNS / 2, true);
         }
         true
@@ -256,7 +259,7 @@ impl FlowSender {
 mod tests {
     use core::time::Duration;
 
-    use super::super::{Cell, SenderParameters};
+    use super::super::{Generation, SenderParameters};
     use super::*;
     use crate::config::Goal;
     use crate::wire::rank::RankEntry;
@@ -272,7 +275,7 @@ mod tests {
         }
     }
 
-    /// A sender that has sent 64 symbols of one closed cell.
+    /// A sender that has sent 64 symbols of one closed generation.
     fn sender() -> FlowSender {
         let mut sender = FlowSender::new(SenderParameters {
             max_symbol_size: 100,
@@ -283,14 +286,14 @@ mod tests {
             budget: 1 << 20,
         });
         for _ in 0..64 {
-            assert!(sender.push_symbol(100, |octets| octets.len()));
+            assert!(sender.push_symbol(100, |bytes| bytes.len()));
         }
         let mut out = Vec::new();
         while sender.next_unsent < 64 {
             sender.poll(Timestamp::ZERO, &path(), false, &mut out);
         }
         sender.queue.clear();
-        sender.cells.iter_mut().for_each(|cell| cell.repairs.clear());
+        sender.generations.iter_mut().for_each(|generation| generation.repairs.clear());
         sender
     }
 
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn repairs_of_the_rest_of_a_cell_survive_the_next_report() {
+    fn repairs_of_the_rest_of_a_generation_survive_the_next_report() {
         let mut sender = sender();
         sender.on_rank_feedback(Timestamp::ZERO, &missing(32, 32), &path()).unwrap();
         let queued = sender.queue.len();
@@ -310,15 +313,15 @@ mod tests {
         assert_eq!(sender.urgent, queued);
     }
 
-    /// Thin flows have cells of a symbol or two, and repairs that link many of them.
+    /// Thin flows have generations of a symbol or two, and repairs that link many of them.
     #[test]
-    fn what_is_missing_across_cells_is_made_up_for_at_once() {
+    fn symbols_missing_across_generations_are_repaired_at_once() {
         let mut sender = sender();
-        let (first, mut cells) = (32, VecDeque::new());
+        let (first, mut generations) = (32, VecDeque::new());
         for number in first..64 {
             let repairs = VecDeque::new();
             let end = number + 1;
-            cells.push_back(Cell {
+            generations.push_back(Generation {
                 first: number,
                 end,
                 closed: true,
@@ -327,7 +330,7 @@ mod tests {
                 repairs,
             });
         }
-        sender.cells = cells;
+        sender.generations = generations;
         let entries = vec![RankEntry { first, span: 16, missing: 12 }];
         let report =
             RankFeedback { decoded_below: first, seen_end: 64, entries, ..RankFeedback::default() };

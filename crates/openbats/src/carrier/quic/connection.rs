@@ -15,7 +15,7 @@ use rustls_pki_types::CertificateDer;
 use super::Controller;
 use super::datagrams::Datagrams;
 
-/// Octets that are framed at a time.
+/// Bytes that are framed at a time.
 const FRAMED: usize = 64 << 10;
 /// The code by which a peer is told that it broke a rule; an application's codes stay below.
 const VIOLATION: VarInt = VarInt::MAX;
@@ -37,7 +37,7 @@ pub(super) struct Connection {
     is_server: bool,
     controller: Controller,
     stream: Option<StreamId>,
-    /// Framed octets, those before `written` are gone.
+    /// Framed bytes, those before `written` are gone.
     framed: Vec<u8>,
     written: usize,
     /// The stream takes no more for now.

@@ -11,13 +11,13 @@ use bats_proto::{ConnectionStats, Event, SendError, Timestamp, TransportConfig};
 use bytes::Bytes;
 use quinn_proto::SendDatagramError;
 
-/// Octets that QUIC itself holds: what is there has no deadline any more.
+/// Bytes that QUIC itself holds: what is there has no deadline any more.
 pub(super) const BELOW: usize = 64 << 10;
-/// Octets that wait for QUIC before a message is refused; more would only wait longer.
+/// Bytes that wait for QUIC before a message is refused; more would only wait longer.
 const SEND_QUEUE: usize = 4 << 20;
 /// Least memory for what has arrived, whatever the budget.
 const LEAST_RECEIVED: usize = 64 << 10;
-/// What a message counts beside its octets.
+/// What a message counts beside its bytes.
 const MESSAGE_COST: usize = 64;
 /// A deadline is an hour at most.
 const MAX_DEADLINE: Duration = Duration::from_secs(3_600);
@@ -32,7 +32,7 @@ pub(super) struct Datagrams {
     held: usize,
     receive_budget: usize,
     max_message: usize,
-    /// Octets of the longest datagram that passes now; none before the handshake is done.
+    /// Bytes of the longest datagram that passes now; none before the handshake is done.
     longest: Option<usize>,
     /// QUIC's free room while it holds nothing.
     empty: usize,
@@ -261,7 +261,7 @@ impl Datagrams {
         .find_map(|(flag, event)| core::mem::take(flag).then_some(event))
     }
 
-    /// Octets that nobody has taken.
+    /// Bytes that nobody has taken.
     pub(super) fn receive_buffer_bytes(&self) -> usize {
         self.held
     }
@@ -290,7 +290,7 @@ mod tests {
             ..TransportConfig::default()
         };
         let mut datagrams = Datagrams::with_room(&config, 0);
-        // So many fit to the octet.
+        // So many fit to the byte.
         let len = 1_024 - MESSAGE_COST;
         for number in 0..64 {
             datagrams.hold(&vec![number; len]);

@@ -1,10 +1,10 @@
-//! Connection IDs that can be told from other octets.
+//! Connection IDs that can be told from other bytes.
 
 use std::time::Duration;
 
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
-/// Octets of an ID: random ones and a mark that follows from them.
+/// Bytes of an ID: random ones and a mark that follows from them.
 pub(super) const MARKED_LEN: usize = 8;
 
 /// Makes IDs and knows them again. The mark is no proof of anything: one in 2^32 other packets
@@ -19,9 +19,9 @@ pub(super) struct Ids {
 impl Ids {
     pub(super) fn new(seed: [u8; 32]) -> Self {
         let word = |at: usize| {
-            let mut octets = [0; 8];
-            octets.copy_from_slice(&seed[at..at + 8]);
-            u64::from_le_bytes(octets)
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&seed[at..at + 8]);
+            u64::from_le_bytes(bytes)
         };
         Self { key: word(0), state: [word(8), word(16) | 1] }
     }
@@ -82,10 +82,10 @@ mod tests {
         for _ in 0..1_000 {
             let id = ids.generate_cid();
             assert!(ids.validate(&id).is_ok());
-            let mut octets: [u8; MARKED_LEN] = id[..].try_into().unwrap();
-            assert!(seen.insert(octets));
-            octets[5] ^= 1;
-            assert!(!ids.is_ours(octets));
+            let mut bytes: [u8; MARKED_LEN] = id[..].try_into().unwrap();
+            assert!(seen.insert(bytes));
+            bytes[5] ^= 1;
+            assert!(!ids.is_ours(bytes));
         }
         let mut other = Ids::new([8; 32]);
         assert!(ids.validate(&other.generate_cid()).is_err());

@@ -15,7 +15,7 @@ pub struct Entry {
     pub source: PathBuf,
     /// The name for the receiver, with `/` between its components.
     pub name: String,
-    /// Octets when it was found; 0 for a directory.
+    /// Bytes when it was found; 0 for a directory.
     pub size: u64,
     /// Whether it is a directory.
     pub is_directory: bool,
@@ -88,7 +88,7 @@ impl FileSet {
         &self.skipped
     }
 
-    /// Octets of all files.
+    /// Bytes of all files.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.entries.iter().fold(0, |sum, entry| sum.saturating_add(entry.size))

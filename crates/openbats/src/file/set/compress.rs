@@ -46,17 +46,17 @@ pub(super) fn encode(compression: Option<Compression>, piece: &[u8]) -> (u8, Opt
 }
 
 /// What an encoded piece was.
-pub(super) fn decode(encoding: u8, octets: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
+pub(super) fn decode(encoding: u8, bytes: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
     #[cfg(any(feature = "zstd", feature = "lz4"))]
     const BROKEN: FileError = FileError::Protocol("a compressed piece is broken or too long");
     match encoding {
         PLAIN => Ok(None),
         #[cfg(feature = "zstd")]
-        ZSTD => zstd::bulk::decompress(octets, CHUNK).map(Some).map_err(|_| BROKEN),
+        ZSTD => zstd::bulk::decompress(bytes, CHUNK).map(Some).map_err(|_| BROKEN),
         #[cfg(feature = "lz4")]
-        LZ4 => lz4_flex::block::decompress(octets, CHUNK).map(Some).map_err(|_| BROKEN),
+        LZ4 => lz4_flex::block::decompress(bytes, CHUNK).map(Some).map_err(|_| BROKEN),
         _ => {
-            let _ = octets;
+            let _ = bytes;
             Err(FileError::Protocol("a compression that is not known here"))
         }
     }
@@ -90,18 +90,18 @@ mod tests {
         assert_eq!(encode(Some(compression), &noise()), (PLAIN, None));
         assert_eq!(encode(Some(compression), b""), (PLAIN, None));
         assert!(decode(9, b"").is_err());
-        // Whatever a peer says is an error or some octets, no more than a piece has.
+        // Whatever a peer says is an error or some bytes, no more than a piece has.
         let mut wild = [&noise()[..200], &piece_of_text(), &noise()[200..300]].concat();
         wild = encode(Some(compression), &wild).1.unwrap();
         for (round, noise) in noise().chunks_exact(4).enumerate() {
-            let mut octets = wild.clone();
-            let place = usize::from(u16::from_be_bytes([noise[0], noise[1]])) % octets.len();
+            let mut bytes = wild.clone();
+            let place = usize::from(u16::from_be_bytes([noise[0], noise[1]])) % bytes.len();
             match round % 3 {
-                0 => octets[place] = noise[2],
-                1 => octets.truncate(place),
-                _ => octets.splice(place..place, [noise[2], noise[3]]).for_each(drop),
+                0 => bytes[place] = noise[2],
+                1 => bytes.truncate(place),
+                _ => bytes.splice(place..place, [noise[2], noise[3]]).for_each(drop),
             }
-            if let Ok(Some(out)) = decode(number, &octets) {
+            if let Ok(Some(out)) = decode(number, &bytes) {
                 assert!(out.len() <= CHUNK);
             }
         }

@@ -16,7 +16,7 @@ use super::{Existing, side};
 use crate::file::storage::{local, rename_without_replacing};
 use crate::file::{CHUNK, FileError, name};
 
-/// Octets after which the disk is waited for, so that a large file does not keep both ends waiting for
+/// Bytes after which the disk is waited for, so that a large file does not keep both ends waiting for
 /// minutes when it is whole.
 const SYNC_EVERY: u64 = 256 << 20;
 static ZEROS: [u8; CHUNK] = [0; CHUNK];
@@ -88,16 +88,16 @@ struct Reservation {
 }
 
 impl Reservation {
-    fn take(all: &Reserved, octets: u64) -> Self {
-        all.0.fetch_add(octets, Ordering::AcqRel);
-        Self { all: all.clone(), left: AtomicU64::new(octets) }
+    fn take(all: &Reserved, bytes: u64) -> Self {
+        all.0.fetch_add(bytes, Ordering::AcqRel);
+        Self { all: all.clone(), left: AtomicU64::new(bytes) }
     }
 
     /// So much is on the disk now.
-    fn spend(&self, octets: u64) {
-        let spend = |left: u64| Some(left.saturating_sub(octets));
+    fn spend(&self, bytes: u64) {
+        let spend = |left: u64| Some(left.saturating_sub(bytes));
         if let Ok(before) = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, spend) {
-            self.all.0.fetch_sub(before.min(octets), Ordering::AcqRel);
+            self.all.0.fetch_sub(before.min(bytes), Ordering::AcqRel);
         }
     }
 }
@@ -119,7 +119,7 @@ pub(super) struct Incoming {
     sha256: Option<[u8; 32]>,
     /// Nothing of it had been there.
     is_new: bool,
-    /// Octets that the disk may not have yet.
+    /// Bytes that the disk may not have yet.
     unsynced: AtomicU64,
     reservation: Reservation,
     state: Mutex<State>,
@@ -212,13 +212,13 @@ impl Incoming {
         part < self.cut.parts
     }
 
-    /// Writes octets of a part. In a file that is new zeros are there already, as a hole.
-    pub(super) fn write(&self, part: u32, at: u64, octets: &[u8]) -> Result<(), FileError> {
-        if self.is_new && ZEROS.get(..octets.len()).is_some_and(|zeros| zeros == octets) {
+    /// Writes bytes of a part. In a file that is new zeros are there already, as a hole.
+    pub(super) fn write(&self, part: u32, at: u64, bytes: &[u8]) -> Result<(), FileError> {
+        if self.is_new && ZEROS.get(..bytes.len()).is_some_and(|zeros| zeros == bytes) {
             return Ok(());
         }
-        let written = self.file.write_all_at(octets, self.cut.offset(part) + at);
-        let count = octets.len() as u64;
+        let written = self.file.write_all_at(bytes, self.cut.offset(part) + at);
+        let count = bytes.len() as u64;
         let unsynced = self.unsynced.fetch_add(count, Ordering::Relaxed) + count;
         let written = written.and_then(|()| match unsynced >= SYNC_EVERY {
             true => {

@@ -1,4 +1,4 @@
-//! The messages of a transfer of many files: one octet of type, a file's number, then fields in
+//! The messages of a transfer of many files: one byte of type, a file's number, then fields in
 //! big endian.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -17,9 +17,9 @@ const ANSWER: u8 = 32;
 const VERDICT: u8 = 33;
 const CHECKING: u8 = 48;
 
-/// Octets of a name at most.
+/// Bytes of a name at most.
 pub(super) const MAX_NAME: usize = 1_024;
-/// Octets before the content of `DATA`.
+/// Bytes before the content of `DATA`.
 const DATA_HEAD: usize = 1 + 4 + 4 + 1;
 
 const IS_EAGER: u8 = 1;
@@ -59,11 +59,11 @@ pub(super) enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     Offer(Offer),
-    /// The next octets of a part.
+    /// The next bytes of a part.
     Data {
         part: u32,
         encoding: u8,
-        octets: Bytes,
+        bytes: Bytes,
     },
     /// The end of a part.
     Part {
@@ -81,13 +81,13 @@ pub(super) enum Message {
     Restart,
     Answer(Answer),
     Verdict(Verdict),
-    /// Either side reads so many octets of its file, before which it has nothing else to say.
+    /// Either side reads so many bytes of its file, before which it has nothing else to say.
     Checking(u64),
 }
 
-/// A `DATA` message with room for `octets`; they are appended.
-pub(super) fn begin_data(id: u32, part: u32, encoding: u8, octets: usize) -> BytesMut {
-    let mut out = BytesMut::with_capacity(DATA_HEAD + octets);
+/// A `DATA` message with room for `bytes`; they are appended.
+pub(super) fn begin_data(id: u32, part: u32, encoding: u8, bytes: usize) -> BytesMut {
+    let mut out = BytesMut::with_capacity(DATA_HEAD + bytes);
     out.put_u8(DATA);
     out.put_u32(id);
     out.put_u32(part);
@@ -117,9 +117,9 @@ impl Message {
                 }
                 out.put_slice(offer.name.as_bytes());
             }
-            Self::Data { part, encoding, octets } => {
-                out = begin_data(id, *part, *encoding, octets.len());
-                out.put_slice(octets);
+            Self::Data { part, encoding, bytes } => {
+                out = begin_data(id, *part, *encoding, bytes.len());
+                out.put_slice(bytes);
             }
             Self::Part { part, hash } => {
                 begin(PART);
@@ -136,9 +136,9 @@ impl Message {
                 out.put_slice(truncated(why).as_bytes());
             }
             Self::Restart => begin(RESTART),
-            Self::Checking(octets) => {
+            Self::Checking(bytes) => {
                 begin(CHECKING);
-                out.put_u64(*octets);
+                out.put_u64(*bytes);
             }
             Self::Answer(answer) => {
                 begin(ANSWER);
@@ -166,13 +166,13 @@ impl Message {
     }
 
     /// The file's number and the message.
-    pub(super) fn decode(octets: Bytes) -> Result<(u32, Self), FileError> {
-        let mut fields = Fields(octets);
-        let kind = fields.octet()?;
+    pub(super) fn decode(bytes: Bytes) -> Result<(u32, Self), FileError> {
+        let mut fields = Fields(bytes);
+        let kind = fields.byte()?;
         let id = fields.number()?;
         let message = match kind {
             OFFER => {
-                let flags = fields.octet()?;
+                let flags = fields.byte()?;
                 let size = u64::from_be_bytes(fields.array()?);
                 let sha256 = match flags & HAS_SHA256 {
                     0 => None,
@@ -193,8 +193,8 @@ impl Message {
                 })
             }
             DATA => {
-                let (part, encoding) = (fields.number()?, fields.octet()?);
-                Self::Data { part, encoding, octets: fields.0 }
+                let (part, encoding) = (fields.number()?, fields.byte()?);
+                Self::Data { part, encoding, bytes: fields.0 }
             }
             PART => {
                 let part = fields.number()?;
@@ -207,14 +207,14 @@ impl Message {
             GIVE_UP => Self::GiveUp(text(&fields.0)),
             RESTART => Self::Restart,
             CHECKING => {
-                let octets = u64::from_be_bytes(fields.array()?);
+                let bytes = u64::from_be_bytes(fields.array()?);
                 if !fields.0.is_empty() {
                     return Err(FileError::Protocol("a message is too long"));
                 }
-                Self::Checking(octets)
+                Self::Checking(bytes)
             }
             ANSWER => {
-                let kind = fields.octet()?;
+                let kind = fields.byte()?;
                 let (hashes, rest) = fields.0.as_chunks::<32>();
                 if !rest.is_empty() || hashes.len() as u64 > MAX_PARTS {
                     return Err(FileError::Protocol("an answer of a wrong length"));
@@ -226,7 +226,7 @@ impl Message {
                     _ => return Err(FileError::Protocol("an answer that is none")),
                 })
             }
-            VERDICT => Self::Verdict(match fields.octet()? {
+            VERDICT => Self::Verdict(match fields.byte()? {
                 0 => Verdict::Stored,
                 1 => Verdict::Unchanged,
                 2 => Verdict::Renamed(text(&fields.0)),
@@ -250,7 +250,7 @@ impl Fields {
         Ok(field)
     }
 
-    fn octet(&mut self) -> Result<u8, FileError> {
+    fn byte(&mut self) -> Result<u8, FileError> {
         Ok(self.array::<1>()?[0])
     }
 
@@ -283,7 +283,7 @@ mod tests {
         for message in [
             Message::Offer(offer.clone()),
             Message::Offer(Offer { sha256: None, is_directory: true, is_eager: false, ..offer }),
-            Message::Data { part: 5, encoding: 1, octets: Bytes::from_static(b"xyz") },
+            Message::Data { part: 5, encoding: 1, bytes: Bytes::from_static(b"xyz") },
             Message::Part { part: 9, hash: [7; 32] },
             Message::Finish { sent: 2, hash: [8; 32] },
             Message::GiveUp("why".into()),

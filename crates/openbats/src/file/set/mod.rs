@@ -28,9 +28,9 @@ pub use sender::Sender;
 pub struct FileReport {
     /// The name in the receiver's directory, with `/` between its components.
     pub name: String,
-    /// Octets; 0 for a directory.
+    /// Bytes; 0 for a directory.
     pub size: u64,
-    /// Octets of it that were not there already and had to be sent, before compression.
+    /// Bytes of it that were not there already and had to be sent, before compression.
     pub sent: u64,
     /// How it ended.
     pub outcome: Outcome,
@@ -81,24 +81,24 @@ pub enum Progress<'a> {
         id: u32,
         /// Its name.
         name: &'a str,
-        /// Its octets.
+        /// Its bytes.
         size: u64,
     },
-    /// So many more of its octets were sent or received, or were found to be there already.
-    Octets {
+    /// So many more of its bytes were sent or received, or were found to be there already.
+    Bytes {
         /// The file's number.
         id: u32,
-        /// Octets.
-        octets: u64,
+        /// Bytes.
+        bytes: u64,
     },
-    /// So many more of its octets were read to be compared with what is there, at this end or at
-    /// the other. Nothing was sent, and the same octets may be read more than once: a large file takes
+    /// So many more of its bytes were read to be compared with what is there, at this end or at
+    /// the other. Nothing was sent, and the same bytes may be read more than once: a large file takes
     /// its time.
     Checking {
         /// The file's number.
         id: u32,
-        /// Octets.
-        octets: u64,
+        /// Bytes.
+        bytes: u64,
     },
     /// A file or directory is done, well or not.
     End {

@@ -69,7 +69,7 @@ struct Current {
     at: u64,
     hasher: PartHasher,
     incoming: Arc<Incoming>,
-    octets: Arc<Mutex<u64>>,
+    bytes: Arc<Mutex<u64>>,
 }
 
 impl Receiver {
@@ -94,10 +94,10 @@ impl Receiver {
         self
     }
 
-    /// Octets of a file at most.
+    /// Bytes of a file at most.
     #[must_use]
-    pub fn max_size(mut self, octets: u64) -> Self {
-        self.max_size = octets;
+    pub fn max_size(mut self, bytes: u64) -> Self {
+        self.max_size = bytes;
         self
     }
 
@@ -133,13 +133,13 @@ impl Receiver {
         observe: impl Fn(Progress<'_>),
     ) -> Result<(), FileError> {
         let mut current: Option<Current> = None;
-        while let Some(octets) = connection.recv().await? {
-            let (id, message) = Message::decode(octets)?;
+        while let Some(bytes) = connection.recv().await? {
+            let (id, message) = Message::decode(bytes)?;
             // Both ends are told that a long look at a file goes on. Where there is no room for that,
             // something else moves.
-            let tell = |octets| {
-                let _ = connection.try_send(Message::Checking(octets).encode(id));
-                observe(Progress::Checking { id, octets });
+            let tell = |bytes| {
+                let _ = connection.try_send(Message::Checking(bytes).encode(id));
+                observe(Progress::Checking { id, bytes });
             };
             let answer = self.take(id, message, &mut current, &observe, &mut Pulse::new(&tell))?;
             if let Some(answer) = answer {
@@ -159,8 +159,8 @@ impl Receiver {
         let mut reports = state.reports.clone();
         for slot in state.slots.values() {
             let (name, size, sent) = match slot {
-                Slot::Open(incoming, octets) => {
-                    let sent = *octets.lock().unwrap_or_else(PoisonError::into_inner);
+                Slot::Open(incoming, bytes) => {
+                    let sent = *bytes.lock().unwrap_or_else(PoisonError::into_inner);
                     (incoming.name.clone(), incoming.cut.size, sent)
                 }
                 Slot::Existing(existing) => (existing.0.name.clone(), existing.0.size, 0),
@@ -183,8 +183,8 @@ impl Receiver {
     ) -> Result<Option<Message>, FileError> {
         match message {
             Message::Offer(offer) => self.on_offer(id, offer, observe, pulse),
-            Message::Data { part, encoding, octets } => {
-                let result = self.on_data(id, part, encoding, &octets, current, observe);
+            Message::Data { part, encoding, bytes } => {
+                let result = self.on_data(id, part, encoding, &bytes, current, observe);
                 self.settle_failure(id, result.map(|()| None), observe)
             }
             Message::Part { part, hash } => {
@@ -224,9 +224,9 @@ impl Receiver {
                 Slot::Settled => Ok(None),
                 Slot::Open(..) => Err(FileError::Protocol("a file that has begun was begun again")),
             },
-            Message::Checking(octets) => {
+            Message::Checking(bytes) => {
                 if matches!(self.slot(id)?, Slot::Open(..) | Slot::Existing(_)) {
-                    observe(Progress::Checking { id, octets });
+                    observe(Progress::Checking { id, bytes });
                 }
                 Ok(None)
             }
@@ -327,7 +327,7 @@ impl Receiver {
         id: u32,
         part: u32,
         encoding: u8,
-        octets: &[u8],
+        bytes: &[u8],
         current: &mut Option<Current>,
         observe: &impl Fn(Progress<'_>),
     ) -> Result<(), FileError> {
@@ -335,17 +335,17 @@ impl Receiver {
             current.as_ref().is_none_or(|current| (current.id, current.part) != (id, part));
         if is_new {
             *current = match self.slot(id)? {
-                Slot::Open(incoming, octets) if incoming.has_part(part) => {
+                Slot::Open(incoming, bytes) if incoming.has_part(part) => {
                     let hasher = incoming.cut.hasher(part);
-                    Some(Current { id, part, at: 0, hasher, incoming, octets })
+                    Some(Current { id, part, at: 0, hasher, incoming, bytes })
                 }
                 Slot::Settled => return Ok(()),
                 _ => return Err(FileError::Protocol("a part that was not asked for")),
             };
         }
         let Some(current) = current else { return Ok(()) };
-        let plain = compress::decode(encoding, octets)?;
-        let plain = plain.as_deref().unwrap_or(octets);
+        let plain = compress::decode(encoding, bytes)?;
+        let plain = plain.as_deref().unwrap_or(bytes);
         let count = plain.len() as u64;
         if plain.len() > CHUNK || current.at + count > current.incoming.cut.len(part) {
             return Err(FileError::Protocol("more data than announced"));
@@ -353,8 +353,8 @@ impl Receiver {
         current.hasher.update(plain);
         current.incoming.write(part, current.at, plain)?;
         current.at += count;
-        *current.octets.lock().unwrap_or_else(PoisonError::into_inner) += count;
-        observe(Progress::Octets { id, octets: count });
+        *current.bytes.lock().unwrap_or_else(PoisonError::into_inner) += count;
+        observe(Progress::Bytes { id, bytes: count });
         Ok(())
     }
 
@@ -393,14 +393,14 @@ impl Receiver {
         if !is_complete {
             return Ok(None);
         }
-        let Slot::Open(incoming, octets) = self.slot(id)? else { return Ok(None) };
+        let Slot::Open(incoming, bytes) = self.slot(id)? else { return Ok(None) };
         let (verdict, hash) = incoming.store(self.existing, pulse)?;
         let outcome = match &verdict {
             Verdict::Unchanged => Outcome::Unchanged { hash },
             Verdict::Renamed(to) => Outcome::Renamed { hash, to: to.clone() },
             Verdict::Stored | Verdict::Failed(_) => Outcome::Stored { hash: Some(hash) },
         };
-        let sent = *octets.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = *bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let (name, size) = (incoming.name.clone(), incoming.cut.size);
         self.report(id, FileReport { name, size, sent, outcome }, observe);
         Ok(Some(Message::Verdict(verdict)))
@@ -434,7 +434,7 @@ impl Receiver {
         hash: [u8; 32],
         observe: &impl Fn(Progress<'_>),
     ) -> Message {
-        observe(Progress::Octets { id, octets: offer.size });
+        observe(Progress::Bytes { id, bytes: offer.size });
         let outcome = Outcome::Unchanged { hash };
         let (name, size) = (offer.name.clone(), offer.size);
         self.report(id, FileReport { name, size, sent: 0, outcome }, observe);
@@ -454,8 +454,8 @@ impl Receiver {
             Err(error) => error,
         };
         let (name, size, sent) = match self.slot(id)? {
-            Slot::Open(incoming, octets) => {
-                let sent = *octets.lock().unwrap_or_else(PoisonError::into_inner);
+            Slot::Open(incoming, bytes) => {
+                let sent = *bytes.lock().unwrap_or_else(PoisonError::into_inner);
                 (incoming.name.clone(), incoming.cut.size, sent)
             }
             Slot::Existing(existing) => (existing.0.name.clone(), existing.0.size, 0),

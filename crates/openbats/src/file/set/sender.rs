@@ -38,7 +38,7 @@ struct State {
     parts: VecDeque<(Arc<Outgoing>, u32)>,
     reports: Vec<Option<FileReport>>,
     unsettled: usize,
-    /// Octets of each entry that were sent.
+    /// Bytes of each entry that were sent.
     sent: Vec<u64>,
     /// Hashes of those that wait for their verdict or have it.
     hashes: Vec<Option<[u8; 32]>>,
@@ -141,8 +141,8 @@ impl Sender {
         observe: &impl Fn(Progress<'_>),
     ) -> Result<(), FileError> {
         loop {
-            while let Some(octets) = connection.try_recv() {
-                self.take(octets, observe)?;
+            while let Some(bytes) = connection.try_recv() {
+                self.take(bytes, observe)?;
             }
             match self.next_job() {
                 Job::Part(file, part) => {
@@ -157,8 +157,8 @@ impl Sender {
                     self.settle_local(connection, id, done, observe).await?;
                 }
                 Job::Wait => {
-                    if let Some(octets) = self.wait(connection).await? {
-                        self.take(octets, observe)?;
+                    if let Some(bytes) = self.wait(connection).await? {
+                        self.take(bytes, observe)?;
                     }
                 }
                 Job::Done => break,
@@ -211,7 +211,7 @@ impl Sender {
     ) -> Result<Option<bytes::Bytes>, FileError> {
         match received {
             Some(Ok(None)) => Err(FileError::Protocol("the receiver left before the end")),
-            Some(Ok(Some(octets))) => Ok(Some(octets)),
+            Some(Ok(Some(bytes))) => Ok(Some(bytes)),
             Some(Err(error)) => Err(error.into()),
             None => Ok(None),
         }
@@ -224,16 +224,16 @@ impl Sender {
     /// Takes a verdict. An answer is returned.
     fn take(
         &self,
-        octets: bytes::Bytes,
+        bytes: bytes::Bytes,
         observe: &impl Fn(Progress<'_>),
     ) -> Result<Option<(u32, Answer)>, FileError> {
-        let (id, message) = Message::decode(octets)?;
+        let (id, message) = Message::decode(bytes)?;
         let outcome = match message {
             Message::Answer(answer) => return Ok(Some((id, answer))),
             Message::Verdict(verdict) => verdict,
-            Message::Checking(octets) => {
+            Message::Checking(bytes) => {
                 if !self.is_settled(id) {
-                    observe(Progress::Checking { id, octets });
+                    observe(Progress::Checking { id, bytes });
                 }
                 return Ok(None);
             }
@@ -396,8 +396,8 @@ impl Sender {
     ) -> Result<Option<Answer>, FileError> {
         loop {
             let received = connection.recv().await;
-            let Some(octets) = Self::received(Some(received))? else { continue };
-            match self.take(octets, observe)? {
+            let Some(bytes) = Self::received(Some(received))? else { continue };
+            match self.take(bytes, observe)? {
                 Some((answered, answer)) if answered == id => return Ok(Some(answer)),
                 Some(_) => return Err(FileError::Protocol("an answer that nobody asked for")),
                 None if self.is_settled(id) => return Ok(None),
@@ -425,7 +425,7 @@ impl Sender {
         let mut progress = file.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.hashes = hashes.to_vec();
         progress.left = 0;
-        observe(Progress::Octets { id: file.id, octets: file.cut.size });
+        observe(Progress::Bytes { id: file.id, bytes: file.cut.size });
         Ok(true)
     }
 
@@ -438,10 +438,10 @@ impl Sender {
         observe: &impl Fn(Progress<'_>),
     ) -> Result<PartHash, FileError> {
         let id = file.id;
-        let tell = |octets| {
+        let tell = |bytes| {
             // Where there is no room for it, something else moves.
-            let _ = connection.try_send(Message::Checking(octets).encode(id));
-            observe(Progress::Checking { id, octets });
+            let _ = connection.try_send(Message::Checking(bytes).encode(id));
+            observe(Progress::Checking { id, bytes });
         };
         let hash = file.cut.hash_part(&file.file, part, &mut Pulse::new(&tell));
         hash.map_err(|error| self.read_error(file, error))
@@ -471,7 +471,7 @@ impl Sender {
         };
         let hash = match (is_there, there) {
             (true, Some(there)) => {
-                observe(Progress::Octets { id, octets: file.cut.len(part) });
+                observe(Progress::Bytes { id, bytes: file.cut.len(part) });
                 *there
             }
             _ => self.send_content(connection, file, part, observe).await?,
@@ -497,7 +497,7 @@ impl Sender {
         }
     }
 
-    /// Sends the octets of a part; their hash.
+    /// Sends the bytes of a part; their hash.
     async fn send_content(
         &self,
         connection: &Connection,
@@ -526,10 +526,10 @@ impl Sender {
             if let Some(sent) = self.lock().sent.get_mut(id as usize) {
                 *sent += want as u64;
             }
-            observe(Progress::Octets { id, octets: want as u64 });
+            observe(Progress::Bytes { id, bytes: want as u64 });
             // The receiver need not take all of it before it says no.
-            while let Some(octets) = connection.try_recv() {
-                self.take(octets, observe)?;
+            while let Some(bytes) = connection.try_recv() {
+                self.take(bytes, observe)?;
             }
             if self.is_settled(id) {
                 break;

@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use super::tree::Pulse;
 use crate::file::storage::rename_without_replacing;
 
-/// Octets of a file with one hash at most.
+/// Bytes of a file with one hash at most.
 const MAX_SIDE: u64 = 64 << 10;
 
 /// Where the hash of a file is.
@@ -58,9 +58,9 @@ fn parse(line: &str, name: &str) -> Option<[u8; 32]> {
         return None;
     }
     let mut hash = [0; 32];
-    for (octet, pair) in hash.iter_mut().zip(digits.as_bytes().chunks(2)) {
+    for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks(2)) {
         let value = |digit: u8| char::from(digit).to_digit(16);
-        *octet = (value(pair[0])? * 16 + value(pair[1])?) as u8;
+        *byte = (value(pair[0])? * 16 + value(pair[1])?) as u8;
     }
     Some(hash)
 }
@@ -106,7 +106,7 @@ pub(super) fn put(path: &Path, hash: &[u8; 32], replaces: bool) -> io::Result<Pu
 /// As [`put`], under a name of its own.
 pub(super) fn put_as(side: &Path, path: &Path, hash: &[u8; 32], replaces: bool) -> io::Result<Put> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let digits: String = hash.iter().map(|octet| format!("{octet:02x}")).collect();
+    let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let random = u64::from_ne_bytes(random);

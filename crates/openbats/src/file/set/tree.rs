@@ -8,7 +8,7 @@ use blake3::hazmat::{
     HasherExt, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root,
 };
 
-/// Octets of a part of files of the usual size.
+/// Bytes of a part of files of the usual size.
 const PART: u64 = 4 << 20;
 /// Parts of a file at most, so that a list of their hashes stays small.
 pub(super) const MAX_PARTS: u64 = 1 << 14;
@@ -16,34 +16,34 @@ pub(super) const MAX_PARTS: u64 = 1 << 14;
 /// The hash of a part; that of the file where it is the only one.
 pub(super) type PartHash = [u8; 32];
 
-/// Octets that are read before someone is told that it goes on: so often that nobody takes a slow
+/// Bytes that are read before someone is told that it goes on: so often that nobody takes a slow
 /// disk for a standstill.
 const BEAT: u64 = 8 << 20;
 
 /// Tells of what is read and not sent, from time to time and at its end.
 pub(super) struct Pulse<'a> {
-    octets: u64,
+    bytes: u64,
     tell: &'a dyn Fn(u64),
 }
 
 impl<'a> Pulse<'a> {
     pub(super) fn new(tell: &'a dyn Fn(u64)) -> Self {
-        Self { octets: 0, tell }
+        Self { bytes: 0, tell }
     }
 
-    /// So many more octets were read.
-    pub(super) fn beat(&mut self, octets: u64) {
-        self.octets += octets;
-        if self.octets >= BEAT {
-            (self.tell)(std::mem::take(&mut self.octets));
+    /// So many more bytes were read.
+    pub(super) fn beat(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        if self.bytes >= BEAT {
+            (self.tell)(std::mem::take(&mut self.bytes));
         }
     }
 }
 
 impl Drop for Pulse<'_> {
     fn drop(&mut self) {
-        if self.octets > 0 {
-            (self.tell)(self.octets);
+        if self.bytes > 0 {
+            (self.tell)(self.bytes);
         }
     }
 }
@@ -52,7 +52,7 @@ impl Drop for Pulse<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     pub(super) size: u64,
-    /// Octets of each part but the last, a power of two.
+    /// Bytes of each part but the last, a power of two.
     pub(super) part_size: u64,
     /// 0 for an empty file.
     pub(super) parts: u32,
@@ -72,7 +72,7 @@ impl Cut {
         u64::from(part) * self.part_size
     }
 
-    /// Octets of a part.
+    /// Bytes of a part.
     pub(super) fn len(&self, part: u32) -> u64 {
         self.size.saturating_sub(self.offset(part)).min(self.part_size)
     }
@@ -186,8 +186,8 @@ pub(super) struct PartHasher {
 }
 
 impl PartHasher {
-    pub(super) fn update(&mut self, octets: &[u8]) {
-        self.hasher.update(octets);
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        self.hasher.update(bytes);
     }
 
     pub(super) fn finish(&self) -> PartHash {
@@ -220,10 +220,10 @@ mod tests {
             let content: Vec<u8> = (0..size).map(|x| (x * 31 + x / 977) as u8).collect();
             let cut = Cut::new(size);
             let mut hashes = Vec::new();
-            for (part, octets) in content.chunks(PART as usize).enumerate() {
+            for (part, bytes) in content.chunks(PART as usize).enumerate() {
                 let mut hasher = cut.hasher(part as u32);
-                assert_eq!(cut.len(part as u32), octets.len() as u64);
-                let (first, second) = octets.split_at(octets.len() / 3);
+                assert_eq!(cut.len(part as u32), bytes.len() as u64);
+                let (first, second) = bytes.split_at(bytes.len() / 3);
                 hasher.update(first);
                 hasher.update(second);
                 hashes.push(hasher.finish());

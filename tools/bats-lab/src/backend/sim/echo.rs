@@ -116,12 +116,12 @@ impl Run {
         if new.is_empty() {
             return None;
         }
-        let octets = new.len() * self.question.size.max(8);
+        let bytes = new.len() * self.question.size.max(8);
         let sum: f64 = new.iter().map(|time| time.1).sum();
         let rtt_ms = Some(sum / new.len() as f64);
-        let mbps = octets as f64 * 8e-6 / (now - since).as_secs_f64();
+        let mbps = bytes as f64 * 8e-6 / (now - since).as_secs_f64();
         let queues = self.world.queues();
-        let queue_kilobytes = queues.iter().max().map_or(0.0, |&octets| octets as f64 / 1e3);
+        let queue_kilobytes = queues.iter().max().map_or(0.0, |&bytes| bytes as f64 / 1e3);
         self.glimpsed = (now, self.times.len());
         Some(Glimpse { at: (now - start).as_secs_f64(), mbps, rtt_ms, queue_kilobytes })
     }
@@ -205,7 +205,7 @@ impl Run {
         let Some(client) = self.world.endpoint(0, End::Client) else { return };
         while let Some(message) = client.recv(now, self.client) {
             let number =
-                message.get(..8).and_then(|octets| octets.try_into().ok()).map(u64::from_le_bytes);
+                message.get(..8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
             let (Some(number), Some(start)) = (number, self.established) else { continue };
             let due = self.question.interval * u32::try_from(number).unwrap_or(u32::MAX);
             let time = (now - (start + due)).as_secs_f64() * 1e3;

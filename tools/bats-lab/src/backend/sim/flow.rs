@@ -29,21 +29,21 @@ const HEAD: usize = 24;
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) carrier: Carrier,
-    /// From the main flow's first octet.
+    /// From the main flow's first byte.
     pub(super) start: Duration,
     pub(super) end: Duration,
     /// Bits a second of messages; as much as goes if not said.
     pub(super) rate: Option<f64>,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub(super) size: usize,
 }
 
 /// What is known of a flow at a moment.
 #[derive(Clone, Debug)]
 pub(super) struct Moment {
-    /// Seconds from the main flow's first octet.
+    /// Seconds from the main flow's first byte.
     pub(super) at: f64,
-    /// Octets of messages that have become deliverable.
+    /// Bytes of messages that have become deliverable.
     pub(super) delivered: u64,
     /// Milliseconds, RFC 3550, section 6.4.1; of messages.
     pub(super) jitter: f64,
@@ -65,8 +65,8 @@ impl From<&ConnectionStats> for Sender {
     fn from(stats: &ConnectionStats) -> Self {
         Self {
             cwnd_bytes: match stats.cwnd_bytes as f64 {
-                octets if octets >= NO_WINDOW => f64::NAN,
-                octets => octets,
+                bytes if bytes >= NO_WINDOW => f64::NAN,
+                bytes => bytes,
             },
             smoothed_rtt_ms: stats.smoothed_rtt.as_secs_f64() * 1e3,
             delivery_bps: stats.delivery_bps as f64,
@@ -105,7 +105,7 @@ pub(super) struct Flown {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) flows: Vec<Flown>,
-    /// Seconds, and the octets before each link.
+    /// Seconds, and the bytes before each link.
     pub(super) queues: Vec<(f64, Vec<usize>)>,
     pub(super) relays: Vec<RelayStats>,
 }
@@ -116,7 +116,7 @@ pub(super) type Changes = Vec<(Duration, Vec<[LinkConfig; 2]>)>;
 /// What can be seen while flows run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Glimpse {
-    /// Seconds from the main flow's first octet.
+    /// Seconds from the main flow's first byte.
     pub(super) at: f64,
     /// What all flows together delivered since the glimpse before.
     pub(super) mbps: f64,
@@ -187,18 +187,18 @@ impl Flow {
     }
 
     fn message(&self, flow: usize, now: Timestamp) -> Bytes {
-        let mut octets = vec![self.sent as u8; self.plan.size.max(HEAD)];
-        octets[..8].copy_from_slice(&(flow as u64).to_le_bytes());
-        octets[8..16].copy_from_slice(&self.sent.to_le_bytes());
-        octets[16..HEAD].copy_from_slice(&now.as_nanos().to_le_bytes());
-        octets.into()
+        let mut bytes = vec![self.sent as u8; self.plan.size.max(HEAD)];
+        bytes[..8].copy_from_slice(&(flow as u64).to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.sent.to_le_bytes());
+        bytes[16..HEAD].copy_from_slice(&now.as_nanos().to_le_bytes());
+        bytes.into()
     }
 
     /// Whether a message is as one of this flow's is.
     fn is_intact(&self, message: &[u8]) -> bool {
         let number = message.get(8).copied().unwrap_or_default();
         message.len() == self.plan.size.max(HEAD)
-            && message[HEAD..].iter().all(|&octet| octet == number)
+            && message[HEAD..].iter().all(|&byte| byte == number)
     }
 
     /// Takes a message that has arrived.
@@ -241,7 +241,7 @@ struct Run<'a> {
     /// How many changes have been made.
     changed: usize,
     tell: &'a dyn Fn(Glimpse),
-    /// Seconds and octets delivered in all at the last glimpse.
+    /// Seconds and bytes delivered in all at the last glimpse.
     told: (f64, u64),
 }
 
@@ -272,8 +272,8 @@ impl Run<'_> {
             for happened in self.world.step(until.unwrap_or(end).max(now)) {
                 self.on_event(happened)?;
             }
-            for (flow, octets) in self.world.datagrams() {
-                self.take(Some(flow), &octets, None)?;
+            for (flow, bytes) in self.world.datagrams() {
+                self.take(Some(flow), &bytes, None)?;
             }
             self.begin_what_is_due()?;
             self.send();
@@ -469,8 +469,8 @@ impl Run<'_> {
     ) -> Result<()> {
         let now = self.world.now();
         let number = |at: usize| {
-            let octets = message.get(at..at + 8).and_then(|octets| octets.try_into().ok());
-            octets.map_or(u64::MAX, u64::from_le_bytes)
+            let bytes = message.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            bytes.map_or(u64::MAX, u64::from_le_bytes)
         };
         let index = usize::try_from(number(0)).unwrap_or(usize::MAX);
         if of.is_some_and(|of| of != index || !self.flows[of].is_intact(message)) {
@@ -514,9 +514,9 @@ impl Run<'_> {
         if at - self.told.0 >= GLIMPSE.as_secs_f64() - 1e-6 {
             let moments = self.flows.iter().filter_map(|flow| flow.flown.moments.last());
             let delivered: u64 = moments.map(|moment| moment.delivered).sum();
-            let octets = delivered.saturating_sub(self.told.1) as f64;
-            let queue_kilobytes = queues.iter().max().map_or(0.0, |&octets| octets as f64 / 1e3);
-            let mbps = octets * 8e-6 / (at - self.told.0);
+            let bytes = delivered.saturating_sub(self.told.1) as f64;
+            let queue_kilobytes = queues.iter().max().map_or(0.0, |&bytes| bytes as f64 / 1e3);
+            let mbps = bytes * 8e-6 / (at - self.told.0);
             (self.tell)(Glimpse { at, mbps, rtt_ms: None, queue_kilobytes });
             self.told = (at, delivered);
         }

@@ -54,7 +54,7 @@ enum Active {
 /// What is known of a model's sender and receiver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TcpState {
-    /// Octets that arrived in order.
+    /// Bytes that arrived in order.
     pub(super) delivered: u64,
     pub(super) cwnd_bytes: u64,
     pub(super) smoothed_rtt: Option<std::time::Duration>,
@@ -79,7 +79,7 @@ pub(super) struct Mesh {
     flows: Vec<Option<Active>>,
     buffer: Vec<u8>,
     pub(super) events: Vec<Happened>,
-    /// Datagrams that have arrived: the flow, and the octets.
+    /// Datagrams that have arrived: the flow, and the bytes.
     pub(super) datagrams: VecDeque<(usize, Vec<u8>)>,
 }
 
@@ -182,8 +182,8 @@ impl Mesh {
     }
 
     /// Sends a datagram of a flow of them.
-    pub(super) fn send_datagram(&mut self, flow: usize, octets: Vec<u8>) {
-        let body = Body::datagram(octets, 0);
+    pub(super) fn send_datagram(&mut self, flow: usize, bytes: Vec<u8>) {
+        let body = Body::datagram(bytes, 0);
         self.carry(Packet { flow, way: Way::FORTH, body });
     }
 
@@ -201,7 +201,7 @@ impl Mesh {
         })
     }
 
-    /// Octets that wait before each link on the way of the first flow.
+    /// Bytes that wait before each link on the way of the first flow.
     pub(super) fn queues(&mut self) -> Vec<usize> {
         let way = self.ways.first().cloned().unwrap_or_default();
         let now = self.now;
@@ -249,9 +249,9 @@ impl Mesh {
         let Packet { flow, way: Way { is_forth, .. }, body } = packet;
         let Some(Some(active)) = self.flows.get_mut(flow) else { return };
         match (active, body) {
-            (Active::Ours { ends, .. }, Body::Datagram { mut octets, ecn, .. }) => {
+            (Active::Ours { ends, .. }, Body::Datagram { mut bytes, ecn, .. }) => {
                 let remote = if is_forth { Host::Client } else { Host::Server };
-                let (remote, payload) = (remote.address(), &mut octets[..]);
+                let (remote, payload) = (remote.address(), &mut bytes[..]);
                 let received = Received { remote, local_ip: None, ecn, payload };
                 let host = usize::from(is_forth);
                 ends[host].handle(self.now, Input::Datagram(received));
@@ -266,8 +266,8 @@ impl Mesh {
                 self.send_segments(flow);
             }
             // UDP's checksum finds what was changed.
-            (Active::Udp, Body::Datagram { octets, is_changed: false, .. }) => {
-                self.datagrams.push_back((flow, octets));
+            (Active::Udp, Body::Datagram { bytes, is_changed: false, .. }) => {
+                self.datagrams.push_back((flow, bytes));
             }
             _ => {}
         }
@@ -295,9 +295,9 @@ impl Mesh {
                         .chunks(transmit.segment_size)
                         .map(<[u8]>::to_vec)
                         .collect();
-                    for octets in segments {
+                    for bytes in segments {
                         let way = if host == 0 { Way::FORTH } else { Way::BACK };
-                        let body = Body::datagram(octets, transmit.ecn);
+                        let body = Body::datagram(bytes, transmit.ecn);
                         self.carry(Packet { flow, way, body });
                     }
                 }

@@ -128,7 +128,7 @@ impl Shown<'_> {
             .step_by(self.step())
             .map(|(at, queues)| {
                 let slow = queues.iter().zip(&rates).filter(|(_, rate)| **rate == slowest);
-                (*at, slow.map(|(octets, _)| *octets).max().unwrap_or(0) as f64 / 1e3)
+                (*at, slow.map(|(bytes, _)| *bytes).max().unwrap_or(0) as f64 / 1e3)
             })
             .collect();
         let rate = if slowest == u64::MAX { 0 } else { slowest };
@@ -173,8 +173,8 @@ fn throughput(flows: &[Flown], interval: f64, of: &str) -> Series {
     let points = intervals(moments, interval)
         .into_iter()
         .map(|(from, to)| {
-            let octets = total(to).saturating_sub(total(from)) as f64;
-            (moments[to].at, octets * 8e-6 / (moments[to].at - moments[from].at))
+            let bytes = total(to).saturating_sub(total(from)) as f64;
+            (moments[to].at, bytes * 8e-6 / (moments[to].at - moments[from].at))
         })
         .collect();
     series("throughput", of, "Mbit/s", points)

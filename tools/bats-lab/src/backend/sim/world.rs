@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// Datagrams of flows that are nothing else, which have arrived: the flow, and the octets.
+    /// Datagrams of flows that are nothing else, which have arrived: the flow, and the bytes.
     pub(super) fn datagrams(&mut self) -> Vec<(usize, Vec<u8>)> {
         match &mut self.net {
             Net::Mesh(mesh) => mesh.datagrams.drain(..).collect(),
@@ -172,9 +172,9 @@ impl World {
     }
 
     /// Sends a datagram of a flow that is nothing else.
-    pub(super) fn send_datagram(&mut self, flow: usize, octets: Vec<u8>) {
+    pub(super) fn send_datagram(&mut self, flow: usize, bytes: Vec<u8>) {
         if let Net::Mesh(mesh) = &mut self.net {
-            mesh.send_datagram(flow, octets);
+            mesh.send_datagram(flow, bytes);
         }
     }
 
@@ -298,7 +298,7 @@ impl World {
         }
     }
 
-    /// Octets that wait before each link towards the server, of the first flow.
+    /// Bytes that wait before each link towards the server, of the first flow.
     pub(super) fn queues(&mut self) -> Vec<usize> {
         match &mut self.net {
             Net::Mesh(mesh) => mesh.queues(),

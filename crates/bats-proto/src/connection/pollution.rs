@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use bats_types::Timestamp;
 
 use super::Connection;
-use super::carried::CarriedSession;
+use super::carried::EndToEndSession;
 use crate::error::CloseReason;
 use crate::event::Event;
 use crate::wire::short_header::PacketKind;
@@ -74,7 +74,7 @@ impl SentBy {
     }
 }
 
-impl CarriedSession {
+impl EndToEndSession {
     /// Takes note of the link that a coded packet leaves by.
     pub(super) fn note_sent(&mut self, number: Option<u64>, link: u64) {
         if let Some(number) = number {

@@ -12,7 +12,7 @@ use rand::Rng;
 
 use super::{ConnectionHandle, Endpoint, Received};
 use crate::config::ClientConfig;
-use crate::connection::{Arrived, Carriage, Connection, FirstLink};
+use crate::connection::{Arrived, Connection, FirstLink, PacketSource};
 use crate::error::ConnectError;
 use crate::relay::{LinkId, LinkView, Relay, RelayConfig, RelayEvent, RelayStats};
 use crate::wire::batch_rank::BatchRank;
@@ -47,7 +47,7 @@ pub(super) fn is_carried(address: SocketAddr) -> bool {
 
 /// What an endpoint has beside its connections when it is a node.
 #[derive(Debug)]
-pub(super) struct Carrier {
+pub(super) struct RelayNode {
     relay: Relay,
     /// Sessions of this node by the flow that they send.
     sessions: BTreeMap<FlowKey, ConnectionHandle>,
@@ -63,7 +63,7 @@ pub(super) struct Carrier {
     touched: Vec<(ConnectionHandle, bool)>,
 }
 
-impl Carrier {
+impl RelayNode {
     /// The flow that a session with this address sends.
     pub(super) fn key_of(&self, remote: SocketAddr) -> Option<(FlowKey, bool)> {
         let (destination, flow) = parse(remote)?;
@@ -123,7 +123,7 @@ impl Carrier {
 /// What one link may carry.
 struct Pulling<'a> {
     link: LinkId,
-    carrier: &'a mut Carrier,
+    relay_node: &'a mut RelayNode,
     connections: &'a mut BTreeMap<ConnectionHandle, Box<Connection>>,
     recoded: bool,
 }
@@ -134,16 +134,16 @@ impl Pulling<'_> {
         if !self.is_worthwhile(key) {
             return false;
         }
-        self.carrier.relay.has_room(now, key, self.link)
+        self.relay_node.relay.has_room(now, key, self.link)
     }
 
     /// Whether this is a link for a session's next packet, be there room on it or not.
     fn is_worthwhile(&self, key: FlowKey) -> bool {
-        let relay = &self.carrier.relay;
+        let relay = &self.relay_node.relay;
         if !relay.routes(key.destination).any(|link| link == self.link) {
             return false;
         }
-        let handle = self.carrier.sessions.get(&key);
+        let handle = self.relay_node.sessions.get(&key);
         let Some(session) = handle.and_then(|handle| self.connections.get(handle)) else {
             return false;
         };
@@ -153,15 +153,16 @@ impl Pulling<'_> {
 
     /// Sessions whose way begins with this link, the one after the last in front.
     fn turns(&self) -> Vec<FlowKey> {
-        let carrier = &*self.carrier;
-        let after = carrier.last.unwrap_or(FlowKey {
+        let relay_node = &*self.relay_node;
+        let after = relay_node.last.unwrap_or(FlowKey {
             destination: NodeId(u32::MAX),
             source: NodeId(u32::MAX),
             flow: u32::MAX,
         });
-        let turns =
-            carrier.eager.range((core::ops::Bound::Excluded(after), core::ops::Bound::Unbounded));
-        turns.chain(carrier.eager.range(..=after)).copied().collect()
+        let turns = relay_node
+            .eager
+            .range((core::ops::Bound::Excluded(after), core::ops::Bound::Unbounded));
+        turns.chain(relay_node.eager.range(..=after)).copied().collect()
     }
 
     fn pull_own(
@@ -175,31 +176,31 @@ impl Pulling<'_> {
             if !self.is_for_link(now, key) {
                 continue;
             }
-            let way = self.carrier.relay.way(key.destination);
-            let handle = self.carrier.sessions.get(&key).copied();
+            let way = self.relay_node.relay.way(key.destination);
+            let handle = self.relay_node.sessions.get(&key).copied();
             let session = handle.and_then(|handle| self.connections.get_mut(&handle));
             let first = FirstLink { link: self.link.0, view: *view, recoded: self.recoded, way };
             let (kind, has_more) = session.map_or((None, false), |session| {
                 let kind = session.poll_carried(now, &first, out);
                 (kind, session.has_carried_data())
             });
-            self.carrier.touched.extend(handle.map(|handle| (handle, kind.is_some())));
+            self.relay_node.touched.extend(handle.map(|handle| (handle, kind.is_some())));
             let Some(kind) = kind else {
                 // What is left may be the share of another link.
                 if !has_more || way.links <= 1 {
-                    self.carrier.eager.remove(&key);
+                    self.relay_node.eager.remove(&key);
                 }
                 continue;
             };
-            self.carrier.last = Some(key);
-            self.carrier.relay.send_coded(now, key, self.link, kind, out);
-            return self.carrier.relay.pull(now, self.link, view, number, out);
+            self.relay_node.last = Some(key);
+            self.relay_node.relay.send_coded(now, key, self.link, kind, out);
+            return self.relay_node.relay.pull(now, self.link, view, number, out);
         }
         None
     }
 }
 
-impl Carriage for Pulling<'_> {
+impl PacketSource for Pulling<'_> {
     fn pull(
         &mut self,
         now: Timestamp,
@@ -207,34 +208,34 @@ impl Carriage for Pulling<'_> {
         number: u64,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
-        let own_turn = self.carrier.own_turn;
-        self.carrier.own_turn = !own_turn;
-        if !own_turn && self.carrier.relay.wants(now, self.link) {
-            let pulled = self.carrier.relay.pull(now, self.link, view, number, out);
+        let own_turn = self.relay_node.own_turn;
+        self.relay_node.own_turn = !own_turn;
+        if !own_turn && self.relay_node.relay.wants(now, self.link) {
+            let pulled = self.relay_node.relay.pull(now, self.link, view, number, out);
             if pulled.is_some() {
                 return pulled;
             }
         }
         self.pull_own(now, view, number, out)
-            .or_else(|| self.carrier.relay.pull(now, self.link, view, number, out))
+            .or_else(|| self.relay_node.relay.pull(now, self.link, view, number, out))
     }
 
     fn has_more(&mut self, now: Timestamp) -> bool {
-        self.carrier.relay.wants(now, self.link)
+        self.relay_node.relay.wants(now, self.link)
             || self.turns().into_iter().any(|key| self.is_for_link(now, key))
     }
 
     fn has_backlog(&self) -> bool {
-        self.carrier.relay.has_backlog(self.link)
-            || self.carrier.eager.iter().any(|key| self.is_worthwhile(*key))
+        self.relay_node.relay.has_backlog(self.link)
+            || self.relay_node.eager.iter().any(|key| self.is_worthwhile(*key))
     }
 
     fn next_report(&mut self, now: Timestamp, mark: u64) -> Option<BatchRank> {
-        self.carrier.relay.next_report(now, self.link, mark)
+        self.relay_node.relay.next_report(now, self.link, mark)
     }
 
     fn has_report(&self) -> bool {
-        self.carrier.relay.has_report(self.link)
+        self.relay_node.relay.has_report(self.link)
     }
 }
 
@@ -246,11 +247,11 @@ impl Endpoint {
     ///
     /// If it is one already.
     pub fn enable_relay(&mut self, config: RelayConfig) -> Result<(), ConnectError> {
-        if self.carrier.is_some() {
+        if self.relay_node.is_some() {
             return Err(ConnectError::Configuration("this endpoint is a node already".to_owned()));
         }
         let seed = self.rng.next_u64();
-        self.carrier = Some(Carrier {
+        self.relay_node = Some(RelayNode {
             relay: Relay::new(config, seed),
             sessions: BTreeMap::new(),
             eager: BTreeSet::new(),
@@ -267,8 +268,8 @@ impl Endpoint {
     /// [`Endpoint::peer_fingerprint`]. False if the connection is not established, is itself a
     /// session across relays, or this is no node.
     pub fn admit(&mut self, link: ConnectionHandle) -> bool {
-        let (Some(carrier), Some(connection)) =
-            (&mut self.carrier, self.connections.get_mut(&link))
+        let (Some(relay_node), Some(connection)) =
+            (&mut self.relay_node, self.connections.get_mut(&link))
         else {
             return false;
         };
@@ -277,7 +278,7 @@ impl Endpoint {
         }
         connection.admit();
         let feedback = connection.peer_reports_batches();
-        carrier.relay.add_link(LinkId(link.0), feedback);
+        relay_node.relay.add_link(LinkId(link.0), feedback);
         true
     }
 
@@ -285,9 +286,9 @@ impl Endpoint {
     /// is not admitted.
     pub fn route(&mut self, now: Timestamp, destination: NodeId, link: ConnectionHandle) -> bool {
         let link = LinkId(link.0);
-        match &mut self.carrier {
-            Some(carrier) if carrier.relay.has_link(link) => {
-                carrier.relay.set_route(now, destination, link);
+        match &mut self.relay_node {
+            Some(relay_node) if relay_node.relay.has_link(link) => {
+                relay_node.relay.set_route(now, destination, link);
                 self.wake_links();
                 true
             }
@@ -298,7 +299,7 @@ impl Endpoint {
     /// Packets for the node `destination` leave over this admitted link, too: the links towards a node
     /// are used together, each as its own congestion control allows, and those that are silent are
     /// left out until they are heard again. False if the link is not admitted, or if there are
-    /// [`MAX_WAYS`](crate::relay::MAX_WAYS) of them.
+    /// [`MAX_PATHS`](crate::relay::MAX_PATHS) of them.
     pub fn add_route(
         &mut self,
         now: Timestamp,
@@ -306,10 +307,10 @@ impl Endpoint {
         link: ConnectionHandle,
     ) -> bool {
         let link = LinkId(link.0);
-        let Some(carrier) = self.carrier.as_mut().filter(|c| c.relay.has_link(link)) else {
+        let Some(relay_node) = self.relay_node.as_mut().filter(|c| c.relay.has_link(link)) else {
             return false;
         };
-        let is_added = carrier.relay.add_route(now, destination, link);
+        let is_added = relay_node.relay.add_route(now, destination, link);
         self.wake_links();
         is_added
     }
@@ -317,8 +318,8 @@ impl Endpoint {
     /// Packets for the node `destination` no longer leave over this link: what it has not brought over
     /// leaves by another, or waits for one.
     pub fn remove_route(&mut self, now: Timestamp, destination: NodeId, link: ConnectionHandle) {
-        if let Some(carrier) = &mut self.carrier {
-            carrier.relay.remove_route(now, destination, LinkId(link.0));
+        if let Some(relay_node) = &mut self.relay_node {
+            relay_node.relay.remove_route(now, destination, LinkId(link.0));
             self.release_shares(link);
             self.wake_links();
         }
@@ -326,8 +327,8 @@ impl Endpoint {
 
     /// What sessions have set aside for a link is for any other.
     fn release_shares(&mut self, link: ConnectionHandle) {
-        let Some(carrier) = &self.carrier else { return };
-        for handle in carrier.sessions.values().copied().collect::<Vec<_>>() {
+        let Some(relay_node) = &self.relay_node else { return };
+        for handle in relay_node.sessions.values().copied().collect::<Vec<_>>() {
             if let Some(session) = self.connections.get_mut(&handle) {
                 session.release_share(link.0);
             }
@@ -339,8 +340,8 @@ impl Endpoint {
     pub(super) fn leave_liar(&mut self, now: Timestamp, handle: ConnectionHandle) {
         let Some(session) = self.connections.get_mut(&handle) else { return };
         let (Some(key), Some(link)) = (session.carried_key(), session.take_liar()) else { return };
-        let Some(carrier) = &mut self.carrier else { return };
-        if carrier.relay.distrust(now, key.destination, LinkId(link)) {
+        let Some(relay_node) = &mut self.relay_node else { return };
+        if relay_node.relay.distrust(now, key.destination, LinkId(link)) {
             self.release_shares(ConnectionHandle(link));
             self.wake_links();
         }
@@ -348,16 +349,17 @@ impl Endpoint {
 
     /// A link may have fallen silent, or been heard again.
     pub(super) fn watch_link(&mut self, now: Timestamp, handle: ConnectionHandle) {
-        let (Some(carrier), Some(link)) = (&mut self.carrier, self.connections.get(&handle)) else {
+        let (Some(relay_node), Some(link)) = (&mut self.relay_node, self.connections.get(&handle))
+        else {
             return;
         };
         if !link.is_admitted() {
             return;
         }
         let (id, view) = (LinkId(handle.0), link.link_view(now));
-        let was_alive = carrier.relay.is_alive(id);
-        carrier.relay.set_view(now, id, &view);
-        if carrier.relay.is_alive(id) == was_alive {
+        let was_alive = relay_node.relay.is_alive(id);
+        relay_node.relay.set_view(now, id, &view);
+        if relay_node.relay.is_alive(id) == was_alive {
             return;
         }
         self.wake_links();
@@ -377,13 +379,13 @@ impl Endpoint {
         server_name: &str,
         config: ClientConfig,
     ) -> Result<ConnectionHandle, ConnectError> {
-        let Some(carrier) = &self.carrier else {
+        let Some(relay_node) = &self.relay_node else {
             return Err(ConnectError::Configuration("this endpoint is no node".to_owned()));
         };
-        let source = carrier.relay.node();
+        let source = relay_node.relay.node();
         let flow = loop {
             let flow = self.rng.next_u32();
-            if !carrier.sessions.contains_key(&FlowKey { destination, source, flow }) {
+            if !relay_node.sessions.contains_key(&FlowKey { destination, source, flow }) {
                 break flow;
             }
         };
@@ -392,7 +394,7 @@ impl Endpoint {
 
     /// Whether a flow is that of a session of this node.
     pub(super) fn has_session(&self, key: FlowKey) -> bool {
-        self.carrier.as_ref().is_some_and(|carrier| carrier.sessions.contains_key(&key))
+        self.relay_node.as_ref().is_some_and(|relay_node| relay_node.sessions.contains_key(&key))
     }
 
     /// The node at the other end of a session across relays.
@@ -402,18 +404,19 @@ impl Endpoint {
 
     /// Counters of the relay, if this is a node.
     pub fn relay_stats(&self) -> Option<RelayStats> {
-        Some(self.carrier.as_ref()?.relay.stats())
+        Some(self.relay_node.as_ref()?.relay.stats())
     }
 
     /// The next thing that the owner of the relay may want to know.
     pub fn poll_relay_event(&mut self) -> Option<RelayEvent> {
-        self.carrier.as_mut()?.relay.pop_event()
+        self.relay_node.as_mut()?.relay.pop_event()
     }
 
     /// A link has got packets or reports: they go to the relay, and what is for this node itself to
     /// its sessions.
     pub(super) fn fetch_arrived(&mut self, now: Timestamp, handle: ConnectionHandle) {
-        let (Some(carrier), Some(link)) = (&mut self.carrier, self.connections.get_mut(&handle))
+        let (Some(relay_node), Some(link)) =
+            (&mut self.relay_node, self.connections.get_mut(&handle))
         else {
             return;
         };
@@ -424,12 +427,12 @@ impl Endpoint {
         let view = link.link_view(now);
         while let Some(arrived) = link.pop_arrived() {
             match arrived {
-                Arrived::Report(report) => carrier.relay.on_report(now, id, &view, &report),
+                Arrived::Report(report) => relay_node.relay.on_report(now, id, &view, &report),
                 Arrived::Packet(kind, payload) => {
-                    let delivery = carrier.relay.on_carried(now, id, &view, kind, &payload);
+                    let delivery = relay_node.relay.on_carried(now, id, &view, kind, &payload);
                     if let Some(delivery) = delivery {
                         let payload = delivery.payload.to_vec();
-                        carrier.arrived.push_back((delivery.key, delivery.kind, payload));
+                        relay_node.arrived.push_back((delivery.key, delivery.kind, payload));
                     }
                 }
             }
@@ -440,7 +443,7 @@ impl Endpoint {
 
     fn deliver_arrived(&mut self, now: Timestamp) {
         while let Some((key, kind, mut payload)) =
-            self.carrier.as_mut().and_then(|carrier| carrier.arrived.pop_front())
+            self.relay_node.as_mut().and_then(|relay_node| relay_node.arrived.pop_front())
         {
             if kind == PacketKind::Control {
                 let remote = address(key.source, key.flow);
@@ -449,10 +452,10 @@ impl Endpoint {
                 continue;
             }
             let handle =
-                self.carrier.as_ref().and_then(|c| c.sessions.get(&key.reversed())).copied();
+                self.relay_node.as_ref().and_then(|c| c.sessions.get(&key.reversed())).copied();
             match handle.and_then(|handle| Some((handle, self.connections.get_mut(&handle)?))) {
                 Some((handle, session)) => {
-                    let slowest = self.carrier.as_ref().map(|c| c.relay.slowest_inbound(key));
+                    let slowest = self.relay_node.as_ref().map(|c| c.relay.slowest_inbound(key));
                     session.handle_carried(now, kind, &payload, slowest.unwrap_or_default());
                     self.mark_dirty(handle);
                 }
@@ -463,7 +466,7 @@ impl Endpoint {
 
     /// Whoever asks the relay may find a link silent: its shares are for the others then.
     pub(super) fn release_lost(&mut self) {
-        while let Some(LinkId(id)) = self.carrier.as_mut().and_then(|c| c.relay.pop_lost()) {
+        while let Some(LinkId(id)) = self.relay_node.as_mut().and_then(|c| c.relay.pop_lost()) {
             self.release_shares(ConnectionHandle(id));
         }
     }
@@ -472,10 +475,10 @@ impl Endpoint {
     /// at.
     pub(super) fn wake_links(&mut self) {
         self.release_lost();
-        while let Some(LinkId(id)) = self.carrier.as_mut().and_then(|c| c.relay.pop_ready()) {
+        while let Some(LinkId(id)) = self.relay_node.as_mut().and_then(|c| c.relay.pop_ready()) {
             self.wake_link(ConnectionHandle(id));
         }
-        let touched = self.carrier.as_mut().map(|c| core::mem::take(&mut c.touched));
+        let touched = self.relay_node.as_mut().map(|c| core::mem::take(&mut c.touched));
         for (handle, gave) in touched.into_iter().flatten() {
             if gave {
                 self.mark_dirty(handle);
@@ -504,14 +507,14 @@ impl Endpoint {
         // A link that is given up must not be handed what was kept for it.
         self.watch_link(now, handle);
         self.release_lost();
-        let Some(carrier) = self.carrier.as_mut().filter(|_| admitted) else {
+        let Some(relay_node) = self.relay_node.as_mut().filter(|_| admitted) else {
             return self.connections.get_mut(&handle)?.poll_transmit(now, buffer, None);
         };
         let mut link = self.connections.remove(&handle)?;
-        let recoded = carrier.is_recoding() && link.peer_reports_batches();
+        let recoded = relay_node.is_recoding() && link.peer_reports_batches();
         let mut pulling = Pulling {
             link: LinkId(handle.0),
-            carrier,
+            relay_node,
             connections: &mut self.connections,
             recoded,
         };
@@ -523,9 +526,9 @@ impl Endpoint {
 
     /// As `wake_links`; the link at hand has just been asked, and asks again while it sends.
     fn wake_links_but(&mut self, handle: ConnectionHandle) {
-        let Some(carrier) = &mut self.carrier else { return };
+        let Some(relay_node) = &mut self.relay_node else { return };
         let mut others = Vec::new();
-        while let Some(LinkId(id)) = carrier.relay.pop_ready() {
+        while let Some(LinkId(id)) = relay_node.relay.pop_ready() {
             others.push(ConnectionHandle(id));
         }
         others.retain(|other| *other != handle);

@@ -13,7 +13,7 @@ const AFTER: Duration = Duration::from_secs(2);
 
 /// Whether a connection rests.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct IdleTrim {
     /// The last packet before buffers were given back last.
     since: Option<Timestamp>,
 }
@@ -22,7 +22,7 @@ impl Connection {
     /// When buffers are to be given back; `None` if that is done.
     pub(super) fn rest_at(&self) -> Option<Timestamp> {
         let last = self.last_sent_at.max(self.last_received_at);
-        (self.rest.since != Some(last)).then(|| last + AFTER)
+        (self.idle_trim.since != Some(last)).then(|| last + AFTER)
     }
 
     /// Gives back what holds nothing.
@@ -30,7 +30,7 @@ impl Connection {
         if !self.state.is_established() || self.rest_at().is_none_or(|at| at > now) {
             return;
         }
-        self.rest.since = Some(self.last_sent_at.max(self.last_received_at));
+        self.idle_trim.since = Some(self.last_sent_at.max(self.last_received_at));
         self.sent.trim();
         self.handshake.trim();
         self.fragments.trim();

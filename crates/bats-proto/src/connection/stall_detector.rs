@@ -15,14 +15,14 @@ const MAX_PINGS: u32 = 4;
 /// then, and the sender talks to an address that a NAT has given up: a word from here tells it where to
 /// send. If the sender has merely paused, it costs four small packets.
 #[derive(Debug, Default)]
-pub(super) struct Silence {
+pub(super) struct StallDetector {
     last: Option<Timestamp>,
     interval: Duration,
     pings: u32,
     due: Option<Timestamp>,
 }
 
-impl Silence {
+impl StallDetector {
     /// Data arrived.
     pub(super) fn on_data(&mut self, now: Timestamp, rtt: Duration) {
         if let Some(last) = self.last {
@@ -57,16 +57,16 @@ mod tests {
     #[test]
     fn a_stream_that_stops_is_asked_for_four_times() {
         let rtt = Duration::from_millis(100);
-        let mut silence = Silence::default();
-        assert!(!silence.is_due(Timestamp::from_millis(500)), "no data, no silence");
+        let mut stalls = StallDetector::default();
+        assert!(!stalls.is_due(Timestamp::from_millis(500)), "no data, no silence");
         for at in 0..100 {
-            silence.on_data(Timestamp::from_millis(at), rtt);
-            assert!(!silence.is_due(Timestamp::from_millis(at)));
+            stalls.on_data(Timestamp::from_millis(at), rtt);
+            assert!(!stalls.is_due(Timestamp::from_millis(at)));
         }
         let pings: Vec<u64> =
-            (100..2_000).filter(|&at| silence.is_due(Timestamp::from_millis(at))).collect();
+            (100..2_000).filter(|&at| stalls.is_due(Timestamp::from_millis(at))).collect();
         assert_eq!(pings, [124, 149, 199, 299]);
-        silence.on_data(Timestamp::from_millis(2_000), rtt);
-        assert!(silence.next_timeout().is_some(), "data makes it listen again");
+        stalls.on_data(Timestamp::from_millis(2_000), rtt);
+        assert!(stalls.next_timeout().is_some(), "data makes it listen again");
     }
 }
